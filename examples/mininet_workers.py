@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from emulation.mininet.emulated_network import UnfitError, WorkerHost, require_mininet  # finds Debian's Mininet
-from emulation.mn_cli.mn_nodes import FastLink
 from emulation.mn_custom import DaemonSwitch
+from emulation.testbed.mininet.emulated_network import UnfitError, WorkerHost, require_mininet  # finds Debian's Mininet
+from emulation.testbed.mn_cli.mn_nodes import FastLink
 
 # isort: split
 from mininet.net import Mininet

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from emulation.results import Evaluation, IterationRecord, MethodResult
-from emulation.scenario import Scenario, parse
+from emulation.results.results import Evaluation, IterationRecord, MethodResult
+from emulation.scenario.scenario import Scenario, parse
 from transport.group.method_name import MethodName
 from transport.group.method_name import parse as parse_method
 

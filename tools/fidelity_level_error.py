@@ -10,9 +10,9 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from emulation.results import MethodResult
-from emulation.scenario import SHIPPED_FOLDER, Scenario, load_variants
-from emulation.scenario_tables import FLOW, FORMULA, PACKET
+from emulation.results.results import MethodResult
+from emulation.scenario.scenario import SHIPPED_FOLDER, Scenario, load_variants
+from emulation.scenario.scenario_tables import FLOW, FORMULA, PACKET
 from emulation.sim.fidelity_level import refusal
 from emulation.sim.simulated_run import run_method, simulation_config
 from transport.group.method_name import MethodName

@@ -10,14 +10,14 @@ import argparse
 import time
 from functools import partial
 
-from emulation.profiles.model_profile import ModelProfile, load
+from emulation.scenario.profiles.model_profile import ModelProfile, load
+from emulation.scenario.topologies.topology import STAR, Fabric
+from emulation.scenario.topologies.topology_kinds import topology
 from emulation.sim.flow.flow_methods import FLOWS
 from emulation.sim.flow.flow_simulation import FlowSimulation
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.size_only import SizeOnlyArray
-from emulation.topologies.topology import STAR, Fabric
-from emulation.topologies.topology_kinds import topology
 
 BUCKET_BYTES = 25_000_000
 RACK = 32

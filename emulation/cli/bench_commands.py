@@ -91,13 +91,13 @@ def allreduce(
 
     `switchagg bench allreduce --methods switch,switch@zeromq,ring,ring@zeromq,ps,tree,gloo --sizes 64K,4MB`
 
-    A plain user gets a namespace, in which some limits of TCP stay. Definitions: emulation/bench/README.md
+    A plain user gets a namespace, in which some limits of TCP stay. Definitions: emulation/experiments/bench/README.md
     """
     with outcomes():
-        from emulation.bench import bandwidths, document, suite
-        from emulation.bench.allreduce.allreduce_cells import OperationPace
-        from emulation.errors import RunFailed
-        from emulation.mininet.netns import run_in_user_namespace
+        from emulation.experiments.bench import bandwidths, document, suite
+        from emulation.experiments.bench.allreduce.allreduce_cells import OperationPace
+        from emulation.scenario.errors import RunFailed
+        from emulation.testbed.mininet.netns import run_in_user_namespace
 
         run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
         matrix = suite.BenchMatrix(
@@ -148,8 +148,8 @@ def where(
 ) -> None:
     """Where the CPU time of a packet goes, at a worker and at the switch, by part and by function of the kernel."""
     with outcomes():
-        from emulation.bench import bandwidths, suite
-        from emulation.bench import packet_cpu as parts
+        from emulation.experiments.bench import bandwidths, suite
+        from emulation.experiments.bench import packet_cpu as parts
 
         suite.require()
         matrix = suite.BenchMatrix(
@@ -175,8 +175,8 @@ def urgent(
 ) -> None:
     """An urgent 10 kB call of a ring beside a long one on strict queues: alone, with a flow for each class, without."""
     with outcomes():
-        from emulation.bench import bandwidths, suite
-        from emulation.bench.urgent import measure
+        from emulation.experiments.bench import bandwidths, suite
+        from emulation.experiments.bench.urgent import measure
         from transport.links.link_kinds import links_with
 
         suite.require()
@@ -193,7 +193,7 @@ class _Printer:
         self._network: dict[str, Any] | None = None
 
     def __call__(self, network: dict[str, Any], row: dict[str, Any]) -> None:
-        from emulation.bench import text_table
+        from emulation.experiments.bench import text_table
 
         if network != self._network:
             self._network = network
@@ -243,8 +243,8 @@ def engine(
     _part("engine", quick, out)
     if docs is not None:
         with outcomes():
-            from emulation.bench import document
-            from emulation.bench.planes import engine_page
+            from emulation.experiments.bench import document
+            from emulation.experiments.bench.planes import engine_page
 
             for path in engine_page.write(document.read(out / "bench.json")["parts"]["engine"], docs):
                 typer.echo(str(path))
@@ -293,7 +293,7 @@ def figures(
 ) -> None:
     """Draw the figures again from a file of results."""
     with outcomes():
-        from emulation.bench import document, suite
+        from emulation.experiments.bench import document, suite
 
         for path in suite.draw(document.read(file), file.parent):
             typer.echo(str(path))
@@ -326,12 +326,12 @@ def fidelity(
     `switchagg bench fidelity quickstart --set 'sweep.topology.rate_bps=[100e6, 200e6]'`
     """
     with outcomes(f"the same command goes on from the runs in {out}/cells"):
-        from emulation import pool
-        from emulation import scenario as scenarios
-        from emulation.bench import time_fidelity as held
-        from emulation.bench.suite import require
         from emulation.cli.compare_console import overrides
-        from emulation.mininet.netns import run_in_user_namespace
+        from emulation.experiments import pool
+        from emulation.experiments.bench import time_fidelity as held
+        from emulation.experiments.bench.suite import require
+        from emulation.scenario import scenario as scenarios
+        from emulation.testbed.mininet.netns import run_in_user_namespace
 
         run_in_user_namespace()
         require()
@@ -347,8 +347,8 @@ def fidelity(
 
 def _part(name: str | None, quick: bool, out: Path) -> None:
     with outcomes():
-        from emulation.bench import suite
-        from emulation.mininet.netns import run_in_user_namespace
+        from emulation.experiments.bench import suite
+        from emulation.testbed.mininet.netns import run_in_user_namespace
 
         run_in_user_namespace()
         for line in suite.run(suite.PARTS if name is None else (name,), quick, out, _log, typer.echo, _Printer()):
@@ -360,7 +360,7 @@ def _log(text: str) -> None:
 
 
 def _sizes(least: str, most: str, factor: float, listed: str | None) -> list[int]:
-    from emulation.bench import bandwidths
+    from emulation.experiments.bench import bandwidths
 
     if listed is not None:
         return sorted({_parsed("--sizes", bandwidths.parse_size, word) for word in listed.split(",")})
@@ -371,7 +371,7 @@ def _sizes(least: str, most: str, factor: float, listed: str | None) -> list[int
 
 def _parsed(option: str, parse: Callable[[str], T], text: str) -> T:
     """A value, or one line and exit code 2."""
-    from emulation.scenario import ScenarioError
+    from emulation.scenario.scenario import ScenarioError
 
     try:
         return parse(text)

@@ -17,17 +17,17 @@ from typing import Any
 
 import typer
 
-from emulation import compare as comparing
-from emulation import pool
-from emulation.certificate.speedups import DISTURBED, INVALID
-from emulation.compare import Comparison
+from emulation.experiments import compare as comparing
+from emulation.experiments import pool
+from emulation.experiments.compare import Comparison
+from emulation.experiments.sweep import sweep_page
+from emulation.experiments.sweep import sweep_run as sweeping
 from emulation.report import wording
-from emulation.results import differing, plain, unequal_ranks
-from emulation.scenario import BACKENDS, Scenario, ScenarioError
-from emulation.scenario_tables import AUTO
-from emulation.sweep import sweep_page
-from emulation.sweep import sweep_run as sweeping
-from emulation.sweep.sweep_axes import Point
+from emulation.results.results import differing, plain, unequal_ranks
+from emulation.results.speedups import DISTURBED, INVALID
+from emulation.scenario.scenario import BACKENDS, Scenario, ScenarioError
+from emulation.scenario.scenario_tables import AUTO
+from emulation.scenario.sweep_axes import Point
 from switchagg.option_syntax import choices
 
 EXIT_DONE, EXIT_FAILED = 0, 1
@@ -141,7 +141,7 @@ def _tell_if_busy(backend: str) -> None:
     """A line, before minutes of real time, if other programs use this machine."""
     if backend != "mininet":
         return
-    from emulation.certificate.processes import OTHERS_SHARE, busy_now
+    from emulation.testbed.certificate.processes import OTHERS_SHARE, busy_now
 
     share, programs = busy_now(os.getpid())
     if share > OTHERS_SHARE:

@@ -30,7 +30,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from emulation.mininet import netns, patience
+from emulation.testbed import patience
+from emulation.testbed.mininet import netns
 from p4vm.planes import p4
 from switchagg.errors import SwitchaggError
 from switchagg.native import bpf, library
@@ -268,7 +269,7 @@ def _udp_offload() -> MachineCheck:
 
 def _priority() -> MachineCheck:
     """What carries a stream's priority class on its way: see `switchagg.priority`."""
-    from emulation.mininet.shaping import u32_missing
+    from emulation.testbed.mininet.shaping import u32_missing
     from transport.links.udp_link import takes_socket_priority
 
     needed_for = "[topology] priority_queues in Mininet"
@@ -285,7 +286,7 @@ def _priority() -> MachineCheck:
 
 def _marking() -> MachineCheck:
     """Which queues mark packets instead of dropping them: the kernel's own, or our program before a shaper."""
-    from emulation.mininet.shaping import marking_missing, qdisc_missing
+    from emulation.testbed.mininet.shaping import marking_missing, qdisc_missing
 
     needed_for = "[topology] ecn_bytes in Mininet"
     if _find("tc") is None:
@@ -334,7 +335,7 @@ def _xdp_on_veth() -> MachineCheck:
     name, needed_for = "XDP on veth", XDP_PLANE
     if _find("ip") is None or _find("tc") is None:
         return MachineCheck(name, False, "ip or tc is missing", "as root: apt-get install iproute2", needed_for)
-    probe = f"{shlex.quote(sys.executable)} -P -m emulation.mininet.xdp_probe || :"
+    probe = f"{shlex.quote(sys.executable)} -P -m emulation.testbed.mininet.xdp_probe || :"
     answer = _in_own_network(probe)
     if answer is None:
         return MachineCheck(name, False, "not tried: no network namespace to try in", "run as root", needed_for)

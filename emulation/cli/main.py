@@ -31,15 +31,15 @@ from emulation.cli.outcomes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, ou
 from emulation.cli.p4_commands import app as p4
 from emulation.cli.runs.goal import goal
 from emulation.cli.runs.profile import profile
+from emulation.cli.runs.reproduce_command import reproduce
 from emulation.cli.runs.whatif import whatif
 from emulation.cli.server_command import server
 from emulation.cli.start.completion import scenario_names
 from emulation.cli.start.init import init
+from emulation.cli.start.scenario_command import ReferenceCommand, scenario
 from emulation.cli.start.shipped import examples
 from emulation.cli.start.version import show_version
 from emulation.cli.study import app as study
-from emulation.reproduce.reproduce_command import reproduce
-from emulation.scenario_keys.scenario_command import ReferenceCommand, scenario
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.option_syntax import choices
 
@@ -140,8 +140,8 @@ def compare(
     **Exit code**: 0 done, 1 failed, 2 wrong scenario or usage, 3 done but certified INVALID.
     """
     with outcomes():
-        from emulation import scenario as scenarios
         from emulation.cli import compare_console as console
+        from emulation.scenario import scenario as scenarios
 
         console.check_backend(on)
         path, overrides = scenarios.find(scenario), console.overrides(seed, setting or [])
@@ -156,7 +156,7 @@ def compare(
                 f", or one of them with {keys}"
             )
         if on == "mininet":
-            from emulation.mininet.netns import run_in_user_namespace
+            from emulation.testbed.mininet.netns import run_in_user_namespace
 
             run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
         folder = out or Path("results") / loaded.name
@@ -213,8 +213,8 @@ def sweep(
     """
     remedy = f"the same command goes on from the runs in {out or 'results/NAME'}/cells"
     with outcomes(remedy):
-        from emulation import scenario as scenarios
         from emulation.cli import compare_console as console
+        from emulation.scenario import scenario as scenarios
 
         console.check_backend(on)
         path, overrides = scenarios.find(scenario), console.overrides(None, setting or [])
@@ -225,7 +225,7 @@ def sweep(
                 f"or in a table [sweep]; a single run: switchagg compare {scenario}"
             )
         if on == "mininet":
-            from emulation.mininet.netns import run_in_user_namespace
+            from emulation.testbed.mininet.netns import run_in_user_namespace
 
             run_in_user_namespace()
         status = console.run_sweep(
@@ -506,7 +506,7 @@ def doctor(
 def scenarios() -> None:
     """List the shipped scenarios, ready for `switchagg compare NAME`."""
     with outcomes():
-        from emulation.scenario import load, shipped
+        from emulation.scenario.scenario import load, shipped
 
         for name, path in shipped().items():
             typer.echo(f"{name:<12} {load(path).title}")

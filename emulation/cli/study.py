@@ -58,7 +58,7 @@ def codecs(
     `RAY_ADDRESS=auto switchagg study codecs --ray`
     """
     with outcomes(f"the same command goes on from the runs in {out}"):
-        from emulation.study.study_request import StudyRequest, study
+        from emulation.experiments.study.study_request import StudyRequest, study
 
         request = StudyRequest(tuple(codec or ()), tuple(workload or ()), tuple(workers or ()), seeds, only, quick)
         for line in study(request, out, jobs, ray, lambda text: typer.echo(text, err=True)):

@@ -23,10 +23,10 @@ from emulation.report import link_sharing, wording
 from emulation.report.svg import GRID, INK, ON_DARK, ON_LIGHT, PAPER, QUIET, WIDTH, tip, tips
 from emulation.report.topology_figure import topology_figure
 from emulation.report.wording import bytes_text, name_of, percent_text, short_names, time_text
-from emulation.results import percentile
-from emulation.scenario import from_canonical
-from emulation.timeline import COMPUTE, NETWORK, WAITS, Span, nearest_median, of_one_iteration
-from emulation.topologies.topology_kinds import TOPOLOGIES
+from emulation.results.results import percentile
+from emulation.results.timeline import COMPUTE, NETWORK, WAITS, Span, nearest_median, of_one_iteration
+from emulation.scenario.scenario import from_canonical
+from emulation.scenario.topologies.topology_kinds import TOPOLOGIES
 from transport.group.method_name import METHODS, MethodName
 
 LINESTYLES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from emulation.certificate.speedups import DISTURBED, INVALID, VALID, resolved
 from emulation.report import comparison_figures, link_sharing, page_kit, wording
 from emulation.report.svg import paint
-from emulation.results import differing, unequal_ranks
-from emulation.scenario import from_canonical
-from emulation.timeline import Span
+from emulation.results.results import differing, unequal_ranks
+from emulation.results.speedups import DISTURBED, INVALID, VALID, resolved
+from emulation.results.timeline import Span
+from emulation.scenario.scenario import from_canonical
 from transport.group.method_name import MethodName
 
 _CAPTIONS = {

@@ -13,15 +13,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from emulation.bounds import servers_of
 from emulation.report import wording
 from emulation.report.svg import INK, ON_LIGHT, PAPER, WIDTH, tip
 from emulation.report.topology_figure import HOST, SWITCH, aggregating, places
-from emulation.scenario import Scenario, from_canonical
-from emulation.scenario_flows import own_hosts
-from emulation.shares import JOB, busiest_shared, part_of_job
-from emulation.topologies.topology import Hop, LinkSettings, Topology
-from emulation.topologies.topology_kinds import topology
+from emulation.results.shares import JOB, busiest_shared, part_of_job
+from emulation.scenario.bounds import servers_of
+from emulation.scenario.scenario import Scenario, from_canonical
+from emulation.scenario.scenario_flows import own_hosts
+from emulation.scenario.topologies.topology import Hop, LinkSettings, Topology
+from emulation.scenario.topologies.topology_kinds import topology
 from transport.group.method_name import METHODS
 
 PANELS_MOST = 4  # methods

@@ -9,11 +9,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from emulation.bounds import loads
 from emulation.report.svg import INK, ON_LIGHT, PAPER, WIDTH, tip
 from emulation.report.wording import name_of, rate_text
-from emulation.scenario import Scenario
-from emulation.topologies.topology import Hop, Topology, TopologyLink
+from emulation.scenario.bounds import loads
+from emulation.scenario.scenario import Scenario
+from emulation.scenario.topologies.topology import Hop, Topology, TopologyLink
 
 _LINK, HOST, SWITCH = "#888888", "#DDDDDD", "#56B4E9"
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from emulation.bounds import busiest
-from emulation.certificate.speedups import BEYOND_BOUND_FACTOR, DISTURBED, resolved, slower_than_pace
-from emulation.results import pace_ns
-from emulation.scenario import from_canonical
-from emulation.shares import busiest_shared, part_of_job
-from emulation.topologies.racks import workers_by_rack
-from emulation.topologies.shared_nics import hosts_of
-from emulation.topologies.topology import HASH
-from emulation.topologies.topology_kinds import TOPOLOGIES
+from emulation.results.results import pace_ns
+from emulation.results.shares import busiest_shared, part_of_job
+from emulation.results.speedups import BEYOND_BOUND_FACTOR, DISTURBED, resolved, slower_than_pace
+from emulation.scenario.bounds import busiest
+from emulation.scenario.scenario import from_canonical
+from emulation.scenario.topologies.racks import workers_by_rack
+from emulation.scenario.topologies.shared_nics import hosts_of
+from emulation.scenario.topologies.topology import HASH
+from emulation.scenario.topologies.topology_kinds import TOPOLOGIES
 from transport.group.method_name import METHODS, MethodName
 from transport.links.link_kinds import LINKS
 from transport.ps.config import BACKUP, BSP

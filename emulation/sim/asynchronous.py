@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from emulation.results import IterationRecord, gradient_delays
-from emulation.scenario import Scenario
-from emulation.sim.compute import ComputeTimes
+from emulation.results.results import IterationRecord, gradient_delays
+from emulation.scenario.compute import ComputeTimes
+from emulation.scenario.scenario import Scenario
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.simulated_training import Progress, RankClock, Training
 
 if TYPE_CHECKING:
-    from emulation.training.replicas import Replicas
+    from emulation.workloads.replicas import Replicas
 
 
 class AsynchronousTraining(Training):

@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from emulation.scenario import Scenario
-from emulation.scenario_tables import AUTO, FLOW, FORMULA, PACKET
+from emulation.scenario.scenario import Scenario
+from emulation.scenario.scenario_tables import AUTO, FLOW, FORMULA, PACKET
 from emulation.sim.engine.engine_choice import AUTO as ENGINE
 from emulation.sim.flow.flow_methods import FLOWS
 from emulation.sim.flow.flow_simulation import FlowSimulation, NotDescribed

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.scenario import Scenario
-from emulation.sim.compute import ComputeTimes
+from emulation.results.timeline import COMPUTE, NETWORK, Span, is_recorded, union_ns
+from emulation.scenario.compute import ComputeTimes
+from emulation.scenario.scenario import Scenario
 from emulation.sim.network.simulation import Simulation
 from emulation.sim.simulated_training import Progress, Training
 from emulation.sim.size_only import joined
-from emulation.timeline import COMPUTE, NETWORK, Span, is_recorded, union_ns
 from switchagg.codecs.array_codec import Tensor
 from switchagg.priority import CLASSES
 from transport.schedule.schedule_model import Prediction
@@ -38,7 +38,7 @@ from transport.schedule.scheduler import (
 )
 
 if TYPE_CHECKING:
-    from emulation.training.replicas import Replicas
+    from emulation.workloads.replicas import Replicas
 
 
 @dataclass(frozen=True)

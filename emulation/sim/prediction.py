@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from emulation.bounds import algbw_bound, needs
-from emulation.scenario import Scenario
+from emulation.scenario.bounds import algbw_bound, needs
+from emulation.scenario.scenario import Scenario
 from emulation.sim.flow.formula import MessageCost, call_ns
 from switchagg.priority import CLASSES
 from transport.collectives.execution import SEGMENT_BYTES

@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from emulation.errors import RunFailed
-from emulation.scenario import Scenario
-from emulation.sim.compute import ComputeTimes
+from emulation.scenario.compute import ComputeTimes
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import Scenario
 from emulation.sim.layers import LayeredTraining, Schedule
 from emulation.sim.network.simulation import Simulation
 from emulation.sim.replay.size_only_replicas import SizeOnlyReplicas

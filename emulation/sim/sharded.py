@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from emulation.scenario import Scenario
-from emulation.sim.compute import ComputeTimes
+from emulation.results.timeline import COMPUTE, NETWORK, Span, is_recorded, union_ns
+from emulation.scenario.compute import ComputeTimes
+from emulation.scenario.scenario import Scenario
 from emulation.sim.network.simulation import Simulation
 from emulation.sim.simulated_training import Progress, RankClock, Training
-from emulation.timeline import COMPUTE, NETWORK, Span, is_recorded, union_ns
-from emulation.training.replicas import Replicas
-from emulation.training.units import Array, Shards, UnitLayout, blocks_of
+from emulation.workloads.replicas import Replicas
+from emulation.workloads.units import Array, Shards, UnitLayout, blocks_of
 from switchagg.calls.call_request import own_shard
 from switchagg.description import Kind
 

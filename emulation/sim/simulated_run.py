@@ -12,18 +12,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from emulation.bounds import servers_of as servers_with_hosts
-from emulation.errors import RunFailed, WorkloadError
-from emulation.profiles.graph import WorkloadGraph
-from emulation.profiles.profile_errors import ProfileError
-from emulation.profiles.workload_keys import rank_ns
-from emulation.results import MethodResult, codec_notes
-from emulation.scenario import Scenario
-from emulation.scenario_checks import frame_bytes_of, hosts_of
-from emulation.scenario_flows import own_hosts
-from emulation.scenario_tables import BEST, ENDLESS, KERNEL, PACKET, RDMA_CONTROLS, SAME
+from emulation.results.results import MethodResult, codec_notes
+from emulation.scenario.bounds import servers_of as servers_with_hosts
+from emulation.scenario.compute import ComputeTimes
+from emulation.scenario.errors import RunFailed, WorkloadError
+from emulation.scenario.profiles.graph import WorkloadGraph
+from emulation.scenario.profiles.profile_errors import ProfileError
+from emulation.scenario.profiles.workload_keys import rank_ns
+from emulation.scenario.scenario import Scenario
+from emulation.scenario.scenario_checks import frame_bytes_of, hosts_of
+from emulation.scenario.scenario_flows import own_hosts
+from emulation.scenario.scenario_tables import BEST, ENDLESS, KERNEL, PACKET, RDMA_CONTROLS, SAME
+from emulation.scenario.workload_kinds import DDP, FSDP, TP, WORKLOADS
 from emulation.sim.asynchronous import AsynchronousTraining
-from emulation.sim.compute import ComputeTimes
 from emulation.sim.engine.engine_choice import AUTO, PYTHON, further_job_unsupported
 from emulation.sim.fidelity_level import FidelityLevel, fidelity_level_of
 from emulation.sim.host_costs import HostCosts
@@ -43,7 +44,6 @@ from emulation.sim.sharing.background_jobs import BackgroundJobs, servers_of
 from emulation.sim.simulated_training import Progress, Training
 from emulation.sim.traffic.controls import CUBIC
 from emulation.sim.traffic.scenario_traffic import ScenarioTraffic
-from emulation.training.tasks.workload_kinds import DDP, FSDP, TP, WORKLOADS
 from switchagg.dataplane.self_test import fastest
 from switchagg.errors import SwitchaggError
 from switchagg.join import JobTerms
@@ -55,7 +55,7 @@ from transport.meshes.reliable import ReliableConfig
 from transport.schedule.scheduler import LinearCost, Policy, Profile, fit_cost, parse_policy
 
 if TYPE_CHECKING:
-    from emulation.training.replicas import Replicas
+    from emulation.workloads.replicas import Replicas
 
 STUCK_NS, STUCK_FRAMES = 100_000_000, 1_000
 """A paused port whose buffer holds still for longer, and for so many frames of the slowest link, is a deadlock."""
@@ -125,8 +125,8 @@ def _replicas(scenario: Scenario, method: MethodName) -> Replicas:
             size_only.gradient_bytes = sum(replayed.moved(0).values())
             return cast("Replicas", size_only)
         return cast("Replicas", ProfileReplicas(replayed, workers, bucket_bytes))
-    from emulation.training.replicas import Replicas  # imports PyTorch
-    from emulation.training.tensor_ranks import TensorReplicas
+    from emulation.workloads.replicas import Replicas  # imports PyTorch
+    from emulation.workloads.tensor_ranks import TensorReplicas
 
     return (TensorReplicas if parallel == TP else Replicas)(
         workload.name,
@@ -306,7 +306,7 @@ def scheduled(config: SimulationConfig, name: MethodName, schedule: Schedule) ->
 @functools.cache
 def measured_compute_ns(name: str, batch_per_worker: int, seed: int) -> int:
     """Measured once per process, so that all methods of a comparison compute for the same time."""
-    from emulation.training.replicas import Replicas  # imports PyTorch
+    from emulation.workloads.replicas import Replicas  # imports PyTorch
 
     return Replicas(name, seed, 1, batch_per_worker).measure_compute_ns()
 

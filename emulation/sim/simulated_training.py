@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from emulation.results import Evaluation, IterationRecord, MethodResult
-from emulation.scenario import Scenario
-from emulation.scenario_tables import RDMA_CONTROLS
-from emulation.sim.compute import ComputeTimes
+from emulation.results.results import Evaluation, IterationRecord, MethodResult
+from emulation.results.timeline import COMPUTE, NETWORK, Span, is_recorded, union_ns, with_median
+from emulation.scenario.compute import ComputeTimes
+from emulation.scenario.scenario import Scenario
+from emulation.scenario.scenario_tables import RDMA_CONTROLS
 from emulation.sim.network.simulation import Simulation
-from emulation.timeline import COMPUTE, NETWORK, Span, is_recorded, union_ns, with_median
 from switchagg.description import Kind
 from transport.group.method_name import METHODS, MethodName
 
 if TYPE_CHECKING:
-    from emulation.training.replicas import Replicas
+    from emulation.workloads.replicas import Replicas
 
 Progress = Callable[[int, int, str], None]
 SILENT_S = 10

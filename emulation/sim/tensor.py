@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from emulation.scenario import Scenario
-from emulation.sim.compute import ComputeTimes
+from emulation.scenario.compute import ComputeTimes
+from emulation.scenario.scenario import Scenario
 from emulation.sim.network.simulation import Simulation
 from emulation.sim.sharded import ProgramRank, Step
 from emulation.sim.simulated_training import Progress, Training
-from emulation.training.replicas import Replicas
-from emulation.training.tensor_ranks import STOPS_PER_BLOCK, TensorReplicas
+from emulation.workloads.replicas import Replicas
+from emulation.workloads.tensor_ranks import STOPS_PER_BLOCK, TensorReplicas
 from switchagg.description import Kind
 
 

@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from emulation.bench import bandwidths, document, suite, text_table
-from emulation.bench.allreduce import bench_methods
-from emulation.bench.allreduce.allreduce_cells import AllreduceCell, row
-from emulation.bench.allreduce.answer import answer, summary
-from emulation.bench.allreduce.bench_methods import BenchMethod
-from emulation.bench.allreduce.rank_messages import Operation, OperationsMeasured
-from emulation.bench.bench_figures import draw_all, loss_shares
-from emulation.bench.planes.codecs import measure as measure_numbers
-from emulation.bench.planes.planes import BundleTraffic
 from emulation.cli.main import app
-from emulation.errors import RunFailed
-from emulation.mininet.launch import BY_LINKS, BY_SWITCH
-from emulation.scenario import ScenarioError, canonical
-from emulation.scenario import parse as parse_scenario
+from emulation.experiments.bench import bandwidths, document, suite, text_table
+from emulation.experiments.bench.allreduce import bench_methods
+from emulation.experiments.bench.allreduce.allreduce_cells import AllreduceCell, row
+from emulation.experiments.bench.allreduce.answer import answer, summary
+from emulation.experiments.bench.allreduce.bench_methods import BenchMethod
+from emulation.experiments.bench.allreduce.rank_messages import Operation, OperationsMeasured
+from emulation.experiments.bench.bench_figures import draw_all, loss_shares
+from emulation.experiments.bench.planes.codecs import measure as measure_numbers
+from emulation.experiments.bench.planes.planes import BundleTraffic
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import ScenarioError, canonical
+from emulation.scenario.scenario import parse as parse_scenario
+from emulation.testbed.mininet.launch import BY_LINKS, BY_SWITCH
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from tests.html_page import checked
 from transport.group.method_name import parse
@@ -462,7 +462,7 @@ def test_machine_facts_and_load() -> None:
     ],
 )
 def test_wrong_usage_is_one_line(arguments: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulation.mininet.netns.run_in_user_namespace", lambda: None)
+    monkeypatch.setattr("emulation.testbed.mininet.netns.run_in_user_namespace", lambda: None)
     done = runner.invoke(app, ["bench", "allreduce", *arguments])
     assert done.exit_code == 2
     assert done.stderr.startswith("switchagg: ")
@@ -471,8 +471,8 @@ def test_wrong_usage_is_one_line(arguments: tuple[str, ...], expected: str, monk
 
 
 def test_without_privileges_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulation.mininet.netns.run_in_user_namespace", lambda: None)
-    monkeypatch.setattr("emulation.mininet.mininet_run.missing", lambda: "Mininet needs root")
+    monkeypatch.setattr("emulation.testbed.mininet.netns.run_in_user_namespace", lambda: None)
+    monkeypatch.setattr("emulation.testbed.mininet.mininet_run.missing", lambda: "Mininet needs root")
     for command in (["allreduce", "--methods", "ring:reno"], ["loss"]):
         done = runner.invoke(app, ["bench", *command])
         assert done.exit_code == 1
@@ -484,8 +484,8 @@ def test_an_unwritable_output_is_refused_before_anything_is_measured(
     arguments: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setattr("emulation.mininet.netns.run_in_user_namespace", lambda: None)
-    monkeypatch.setattr("emulation.mininet.mininet_run.missing", lambda: "")
+    monkeypatch.setattr("emulation.testbed.mininet.netns.run_in_user_namespace", lambda: None)
+    monkeypatch.setattr("emulation.testbed.mininet.mininet_run.missing", lambda: "")
     monkeypatch.setattr(suite, "run_allreduce", lambda *_: pytest.fail("it was measured"))
     monkeypatch.setitem(suite.MEASURES, "numbers", lambda *_: pytest.fail("it was measured"))
     done = runner.invoke(app, ["bench", *arguments, str(tmp_path / "file" / "results")])

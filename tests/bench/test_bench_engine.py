@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from emulation.bench.planes import engine_page, packet_engine
-from emulation.bench.planes.packet_engine import EngineCase, exponent, scenario_speedups
-from emulation.errors import RunFailed
+from emulation.experiments.bench.planes import engine_page, packet_engine
+from emulation.experiments.bench.planes.packet_engine import EngineCase, exponent, scenario_speedups
+from emulation.scenario.errors import RunFailed
 from switchagg.native import library
 
 DOCS = Path(__file__).parents[2] / "docs"

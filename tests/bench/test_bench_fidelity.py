@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from example_results import FakeCertificate, result
 
-from emulation.bench import time_fidelity
-from emulation.errors import RunFailed
-from emulation.results import MethodResult, plain
-from emulation.scenario import Scenario, load, load_variants
-from emulation.sweep import sweep_cells
+from emulation.experiments.bench import time_fidelity
+from emulation.experiments.sweep import sweep_cells
+from emulation.results.results import MethodResult, plain
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import Scenario, load, load_variants
 from transport.group.method_name import METHODS, MethodName, parse
 
 TEXT = (

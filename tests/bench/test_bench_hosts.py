@@ -14,12 +14,12 @@ import pytest
 from torch_forks import Forked
 from typer.testing import CliRunner
 
-from emulation.bench.allreduce.exact_inputs import ExactInputs
-from emulation.bench.hosts import hosts_rows
-from emulation.bench.hosts.hosts_plan import COLLECTIVES, HostsPlan, methods_of, same_or_raise, sizes
-from emulation.bench.hosts.hosts_rows import MethodMeasurements, RowContext
 from emulation.cli.main import app
-from emulation.scenario import ScenarioError
+from emulation.experiments.bench.allreduce.exact_inputs import ExactInputs
+from emulation.experiments.bench.hosts import hosts_rows
+from emulation.experiments.bench.hosts.hosts_plan import COLLECTIVES, HostsPlan, methods_of, same_or_raise, sizes
+from emulation.experiments.bench.hosts.hosts_rows import MethodMeasurements, RowContext
+from emulation.scenario.scenario import ScenarioError
 from transport.group.method_name import parse
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
@@ -192,10 +192,10 @@ EVERY = """
 import os
 from dataclasses import replace
 import torch.distributed as dist
-from emulation.bench.hosts import hosts_rank
-from emulation.bench.hosts.hosts_plan import HostsPlan
-from emulation.errors import RunFailed
-from emulation.scenario import ScenarioError
+from emulation.experiments.bench.hosts import hosts_rank
+from emulation.experiments.bench.hosts.hosts_plan import HostsPlan
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import ScenarioError
 number, NONE = int(os.environ["RANK"]), hosts_rank.Files(None, None)
 dist.init_process_group("gloo")
 for collective, datatype, op, methods in (
@@ -231,7 +231,7 @@ def test_every_collective_is_checked_and_all_ranks_refuse_alike() -> None:
 
 SPOILT = """
 import os, signal, sys
-from emulation.bench.hosts import hosts_rank
+from emulation.experiments.bench.hosts import hosts_rank
 begin = hosts_rank._Contestant.begin
 def spoilt(self, given, taken):
     work = begin(self, given, taken)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from emulation.bench.allreduce.exact_inputs import ExactInputs, SumCheck, tensors_of, tolerance
+from emulation.experiments.bench.allreduce.exact_inputs import ExactInputs, SumCheck, tensors_of, tolerance
 from switchagg.calls.array_calls import rounds_of
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.lanes import WIDTHS, Lanes

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from emulation.bench import bench_figures, collective_times, sharding_times
-from emulation.bench.allreduce import bench_methods
-from emulation.bench.links import one_way as links
-from emulation.bench.links.link_end import EndPlace, LinkExecutor, OpenCandidate, opened
-from emulation.bench.links.plain_zeromq import MODES
-from emulation.errors import RunFailed
-from emulation.mininet import mininet_run
-from emulation.scenario import ScenarioError
+from emulation.experiments.bench import bench_figures, collective_times, sharding_times
+from emulation.experiments.bench.allreduce import bench_methods
+from emulation.experiments.bench.links import one_way as links
+from emulation.experiments.bench.links.link_end import EndPlace, LinkExecutor, OpenCandidate, opened
+from emulation.experiments.bench.links.plain_zeromq import MODES
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import ScenarioError
+from emulation.testbed.mininet import mininet_run
 from tests.contract.meshes import free_addresses
 from transport.group.method_name import METHODS, links_of, parse
 from transport.group.method_name import parse as parse_method

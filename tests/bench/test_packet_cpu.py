@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from emulation.bench import packet_cpu, sampling
-from emulation.bench.sampling import Sample, Sampler, Symbols, _Table
-from emulation.errors import RunFailed
+from emulation.experiments.bench import packet_cpu, sampling
+from emulation.experiments.bench.sampling import Sample, Sampler, Symbols, _Table
+from emulation.scenario.errors import RunFailed
 from switchagg.native import library
 
 KERNEL = """ffffffff81000000 T _stext

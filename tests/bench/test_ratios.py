@@ -12,8 +12,8 @@ from statistics import median
 
 import pytest
 
-from emulation.bench.planes import codecs
-from emulation.bench.planes.planes import BundleTraffic, endpoint, timer_of
+from emulation.experiments.bench.planes import codecs
+from emulation.experiments.bench.planes.planes import BundleTraffic, endpoint, timer_of
 from emulation.sim.engine.engine_choice import COMPILED, PYTHON
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from emulation.bench.bandwidths import MEGABYTE
+from emulation.experiments.bench.bandwidths import MEGABYTE
 from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.native import NativePlane
 from switchagg.job import JobConfig, StreamConfig

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.bounds import NetworkParameters, algbw_bound, bound
+from emulation.scenario.bounds import NetworkParameters, algbw_bound, bound
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce

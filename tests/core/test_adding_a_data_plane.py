@@ -6,12 +6,12 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from emulation.bench import bench_figures
-from emulation.bench.allreduce import bench_methods
-from emulation.bench.planes import planes
 from emulation.cli.main import _check_dataplane
-from emulation.compare import choose_plane
-from emulation.scenario import load
+from emulation.experiments.bench import bench_figures
+from emulation.experiments.bench.allreduce import bench_methods
+from emulation.experiments.bench.planes import planes
+from emulation.experiments.compare import choose_plane
+from emulation.scenario.scenario import load
 from emulation.sim.simulated_run import run_method
 from switchagg.dataplane.plane_kinds import DATAPLANES, PlaneKind
 from switchagg.dataplane.reference import ReferencePlane

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from emulation.study.study_plan import StudyCell
+from emulation.experiments.study.study_plan import StudyCell
 
 
 def trained(cell: StudyCell) -> dict[str, Any]:

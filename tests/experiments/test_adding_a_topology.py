@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from emulation.bounds import NetworkParameters, algbw_bound, bound, busiest, loads
 from emulation.cli.main import app
-from emulation.scenario import ScenarioError, canonical, parse
+from emulation.scenario.bounds import NetworkParameters, algbw_bound, bound, busiest, loads
+from emulation.scenario.scenario import ScenarioError, canonical, parse
+from emulation.scenario.topologies.topology import Fabric, LinkSettings, Topology, TopologyLink, host_names
+from emulation.scenario.topologies.topology_kinds import TOPOLOGIES, TopologyKind
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
-from emulation.topologies.topology import Fabric, LinkSettings, Topology, TopologyLink, host_names
-from emulation.topologies.topology_kinds import TOPOLOGIES, TopologyKind
 from transport.group.method_name import parse as parse_method
 
 RATE_BPS = 1_000_000_000

@@ -9,14 +9,14 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from emulation import scenario as scenarios
 from emulation.cli.main import app
-from emulation.scenario import ScenarioError, parse
+from emulation.scenario import scenario as scenarios
+from emulation.scenario.scenario import ScenarioError, parse
+from emulation.scenario.workload_kinds import WORKLOADS, WorkloadKind
 from emulation.sim.simulated_run import run_method
-from emulation.training.tasks.task import Batch
-from emulation.training.tasks.workload_kinds import WORKLOADS, WorkloadKind
-from emulation.training.trainer_messages import TrainerConfig
-from emulation.training.workload import build_workload
+from emulation.testbed.trainers.trainer_messages import TrainerConfig
+from emulation.workloads.tasks.task import Batch
+from emulation.workloads.workload import build_workload
 
 SCENARIO = """
 name = "toy"

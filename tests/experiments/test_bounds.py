@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from emulation.bounds import (
+from emulation.scenario.bounds import (
     NetworkParameters,
     algbw_bound,
     bound,

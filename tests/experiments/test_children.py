@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from emulation import children
-from emulation.children import Child, ChildCommand, ChildFailed, ChildReport, CommandFailed, Ready, gather
+from emulation.testbed import children
+from emulation.testbed.children import Child, ChildCommand, ChildFailed, ChildReport, CommandFailed, Ready, gather
 from tests.starved import STARVED, busy
 
 PRELUDE = """
 import os, signal, sys, time
 import msgspec
-from emulation.children import Done, ChildCommand, ChildReport, serve
+from emulation.testbed.children import Done, ChildCommand, ChildReport, serve
 
 class Place(msgspec.Struct):
     rank: int

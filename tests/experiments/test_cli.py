@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 from emulation.cli.doctor import EVERYTHING, MachineCheck
 from emulation.cli.main import app, main
 from emulation.cli.switch_status import DETAILS_ARE_FOR, status_lines
-from emulation.compare import RUNNER_MODULES
-from emulation.errors import RunFailed
-from emulation.results import MethodResult
+from emulation.experiments.compare import RUNNER_MODULES
+from emulation.results.results import MethodResult
+from emulation.scenario.errors import RunFailed
 from switchagg.join import JobTerms
 from transport.control import control_messages
 from transport.group.method_name import MethodName
@@ -38,7 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tiny.toml").write_text(SCENARIO)
     monkeypatch.chdir(tmp_path)
     # it would replace this very process
-    monkeypatch.setattr("emulation.mininet.netns.run_in_user_namespace", lambda: None)
+    monkeypatch.setattr("emulation.testbed.mininet.netns.run_in_user_namespace", lambda: None)
     backend(monkeypatch, "sim", example_results.run_method)
     backend(monkeypatch, "mininet", example_results.run_method, missing="it needs root")
     return tmp_path

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from example_results import SCENARIO, FakeCertificate, result, run_method
 
-from emulation import compare as comparing
-from emulation.compare import choose_backend, choose_plane, compare, problems
-from emulation.errors import RunFailed
+from emulation.experiments import compare as comparing
+from emulation.experiments.compare import choose_backend, choose_plane, compare, problems
 from emulation.report import comparison_figures
-from emulation.results import MethodResult, document, plain
-from emulation.scenario import Scenario, ScenarioError, parse
-from emulation.timeline import COMPUTE, Span
+from emulation.results.results import MethodResult, document, plain
+from emulation.results.timeline import COMPUTE, Span
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import Scenario, ScenarioError, parse
 from switchagg.dataplane.self_test import Choice
 from transport.group.method_name import MethodName
 from transport.group.method_name import parse as parse_method
@@ -34,9 +34,9 @@ def mininet(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
     """Sets what the Mininet backend reports as missing."""
 
     def set_missing(missing: str | None) -> None:
-        module = ModuleType("emulation.mininet.mininet_run")
+        module = ModuleType("emulation.testbed.mininet.mininet_run")
         module.missing = lambda: missing  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "emulation.mininet.mininet_run", module)
+        monkeypatch.setitem(sys.modules, "emulation.testbed.mininet.mininet_run", module)
 
     return set_missing
 

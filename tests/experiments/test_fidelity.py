@@ -9,10 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.certificate import departures, fidelity, monitor
-from emulation.certificate.departures import Departures
-from emulation.certificate.fidelity import Certificate, LinkTrace, backlogged_gaps, gap_measures, judge, rejoined
-from emulation.certificate.processes import busiest, busy_now, spent_by_others, usage
+from emulation.testbed.certificate import departures, fidelity, monitor
+from emulation.testbed.certificate.departures import Departures
+from emulation.testbed.certificate.fidelity import (
+    Certificate,
+    LinkTrace,
+    backlogged_gaps,
+    gap_measures,
+    judge,
+    rejoined,
+)
+from emulation.testbed.certificate.processes import busiest, busy_now, spent_by_others, usage
 
 RATE_BPS = 200_000_000
 FRAME = 1514

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from emulation import scenario as scenarios
 from emulation.cli.main import app
 from emulation.cli.start.shipped import about, shipped
+from emulation.scenario import scenario as scenarios
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -142,7 +142,7 @@ def test_examples_overwrite_nothing_and_know_their_names(here: Path) -> None:
 
 
 def test_an_installation_without_examples_says_so(here: Path) -> None:
-    from emulation.errors import RunFailed
+    from emulation.scenario.errors import RunFailed
 
     with pytest.raises(RunFailed, match="install switchagg again"):
         shipped(here / "emulation" / "examples")

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from emulation.mininet import patience
-from emulation.mininet.patience import run
+from emulation.testbed import patience
+from emulation.testbed.patience import run
 from tests.starved import STARVED, busy
 
 PYTHON = (sys.executable, "-S", "-c")

@@ -3,7 +3,7 @@
 import pytest
 
 from emulation.cli.progress import bars, lines
-from emulation.host import host_facts
+from emulation.testbed.host import host_facts
 
 
 def test_lines_are_few_however_many_iterations(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from emulation.bounds import NetworkParameters, algbw_bound, busiest, loads
-from emulation.compare import choose_plane
+from emulation.experiments.compare import choose_plane
 from emulation.report.topology_figure import topology_figure
 from emulation.report.wording import topology_text
-from emulation.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
-from emulation.topologies.topology import Fabric, LinkSettings, Topology
-from emulation.topologies.topology_kinds import topology
+from emulation.scenario.bounds import NetworkParameters, algbw_bound, busiest, loads
+from emulation.scenario.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.topologies.topology import Fabric, LinkSettings, Topology
+from emulation.scenario.topologies.topology_kinds import topology
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from transport.group.method_name import parse as parse_method
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from example_results import SCENARIO, FakeCertificate, result
 
-from emulation.certificate.speedups import comparison
-from emulation.compare import problems
+from emulation.experiments.compare import problems
 from emulation.report import comparison_report, wording
 from emulation.report.comparison_report import table_rows, write_report
-from emulation.results import Evaluation, MethodResult, document
-from emulation.scenario import parse
-from emulation.scenario_tables import ParameterServer
+from emulation.results.results import Evaluation, MethodResult, document
+from emulation.results.speedups import comparison
+from emulation.scenario.scenario import parse
+from emulation.scenario.scenario_tables import ParameterServer
 from tests.html_page import checked
 
 HOST: dict[str, Any] = {

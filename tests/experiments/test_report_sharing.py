@@ -9,9 +9,9 @@ from matplotlib.collections import PolyCollection
 
 from emulation.report import comparison_report, link_sharing, wording
 from emulation.report.topology_figure import places, topology_figure
-from emulation.results import Evaluation, document
-from emulation.scenario import parse
-from emulation.scenario_tables import ParameterServer
+from emulation.results.results import Evaluation, document
+from emulation.scenario.scenario import parse
+from emulation.scenario.scenario_tables import ParameterServer
 from tests.experiments.test_report import HOST
 from transport.group.method_name import parse as parse_method
 

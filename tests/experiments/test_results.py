@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from example_results import SCENARIO, FakeCertificate, result
 
-from emulation.certificate.speedups import comparison, interval, resolved
-from emulation.errors import RunFailed
 from emulation.report import wording
-from emulation.results import IterationRecord, codec_notes, document, percentile, summary, write_json
-from emulation.scenario import Scenario, parse
+from emulation.results.results import IterationRecord, codec_notes, document, percentile, summary, write_json
+from emulation.results.speedups import comparison, interval, resolved
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import Scenario, parse
 from transport.group.method_name import parse as parse_method
 
 

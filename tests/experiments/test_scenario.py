@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from emulation import scenario as scenarios
-from emulation.scenario import ScenarioError, canonical, find, from_canonical, load, parse, shipped
-from emulation.scenario_flows import own_hosts, places
-from emulation.scenario_keys import key_reference
-from emulation.scenario_tables import TABLES
-from emulation.training.tasks.workload_kinds import WORKLOADS
+from emulation.scenario import key_reference
+from emulation.scenario import scenario as scenarios
+from emulation.scenario.scenario import ScenarioError, canonical, find, from_canonical, load, parse, shipped
+from emulation.scenario.scenario_flows import own_hosts, places
+from emulation.scenario.scenario_tables import TABLES
+from emulation.scenario.workload_kinds import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIMAL = 'name = "tiny"\ntitle = "A tiny one"\n'

@@ -17,14 +17,14 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from emulation import pool
 from emulation.cli.main import app
-from emulation.errors import RunFailed
-from emulation.study import codec_training, costs, runs, study_plan, study_request, summary
-from emulation.study.probe import probe
-from emulation.study.wire_bytes import ELEMENTS, CountedCompression, WireTraffic
-from emulation.training.tasks.task import Batch
-from emulation.training.tasks.workload_kinds import WORKLOADS, WorkloadKind
+from emulation.experiments import pool
+from emulation.experiments.study import codec_training, costs, runs, study_plan, study_request, summary
+from emulation.experiments.study.probe import probe
+from emulation.experiments.study.wire_bytes import ELEMENTS, CountedCompression, WireTraffic
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.workload_kinds import WORKLOADS, WorkloadKind
+from emulation.workloads.tasks.task import Batch
 from switchagg.codecs.array_codec import Reduction, Tensor
 from switchagg.codecs.spec import parse_codec
 from switchagg.lockstep import sum_together

@@ -14,12 +14,12 @@ import pytest
 from example_results import result
 from typer.testing import CliRunner
 
-from emulation import pool
 from emulation.cli.main import app
-from emulation.errors import RunFailed
-from emulation.results import MethodResult, plain
-from emulation.scenario import Scenario, load, load_variants
-from emulation.sweep import sweep_cells, sweep_page, sweep_run, sweep_table
+from emulation.experiments import pool
+from emulation.experiments.sweep import sweep_cells, sweep_page, sweep_run, sweep_table
+from emulation.results.results import MethodResult, plain
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import Scenario, load, load_variants
 from tests.html_page import checked
 from transport.group.method_name import MethodName
 
@@ -131,7 +131,7 @@ def test_only_what_changed_is_run_again(tmp_path: Path, backend: Backend, monkey
 
 
 def test_the_code_that_decides_results_is_in_a_cells_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("sim/engine.py", "sim/engine.txt", "mininet/sweep_run.py", "cli/main.py"):
+    for name in ("sim/engine.py", "sim/engine.txt", "testbed/sweep_run.py", "cli/main.py"):
         (tmp_path / "emulation" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "emulation" / name).write_text("")
     found = ModuleType("spec")
@@ -145,13 +145,13 @@ def test_the_code_that_decides_results_is_in_a_cells_name(tmp_path: Path, monkey
         return {backend for backend, old in before.items() if sweep_cells.version.__wrapped__(backend) != old}
 
     assert changes("sim/engine.py") == {"sim", "mininet"}
-    assert changes("mininet/sweep_run.py") == {"mininet"}
+    assert changes("testbed/sweep_run.py") == {"mininet"}
     assert changes("cli/main.py") == changes("sim/engine.txt") == set()
 
 
 def test_a_profile_is_what_its_file_holds(tmp_path: Path) -> None:
     profile = tmp_path / "mine.toml"
-    text = (sweep_cells.Path(sweep_cells.__file__).parents[1] / "profiles/models/alexnet.toml").read_text(
+    text = (sweep_cells.Path(sweep_cells.__file__).parents[2] / "scenario/profiles/models/alexnet.toml").read_text(
         encoding="utf-8"
     )
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from example_results import SCENARIO, result
 
 from emulation.report import comparison_figures
-from emulation.results import document
-from emulation.timeline import (
+from emulation.results.results import document
+from emulation.results.timeline import (
     COMPUTE,
     NETWORK,
     Span,

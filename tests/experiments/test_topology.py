@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from emulation import scenario
-from emulation.mininet import qdisc, shaping
-from emulation.mininet.services import SwitchPlace
-from emulation.mininet.shaping import NetworkSpec, PortReport, UnfitError
+from emulation.scenario import scenario
+from emulation.testbed.mininet import qdisc, shaping
+from emulation.testbed.mininet.services import SwitchPlace
+from emulation.testbed.mininet.shaping import NetworkSpec, PortReport, UnfitError
 
 SPEC = NetworkSpec(workers=4)
 AS_ASKED = PortReport(
@@ -245,8 +245,9 @@ def test_only_an_htb_class_has_htb_settings() -> None:
 
 def test_the_custom_file_needs_only_the_standard_library_and_mininet() -> None:
     """`mn` runs it under the system's Python, where numpy and the rest are not installed."""
-    folder = Path(shaping.__file__).parents[1]
-    for name in ("mn_custom.py", *(f"mininet/{own}.py" for own in ("emulated_network", "shaping", "qdisc", "netns"))):
+    folder = Path(shaping.__file__).parents[2]
+    nodes = (f"testbed/mininet/{stem}.py" for stem in ("emulated_network", "shaping", "qdisc", "netns"))
+    for name in ("mn_custom.py", *nodes):
         text = (folder / name).read_text(encoding="utf-8")
         for foreign in ("numpy", "msgspec", "zmq", "typer", "torch"):
             assert f"import {foreign}" not in text, f"{name} imports {foreign}"

@@ -19,18 +19,17 @@ import numpy as np
 import pytest
 from torch_forks import Forked
 
-from emulation import children
-from emulation.mininet.trainer_processes import TrainerGroup, TrainerProcess
-from emulation.results import gradient_delays
-from emulation.scenario import parse
+from emulation.results.results import gradient_delays
+from emulation.scenario.scenario import parse
+from emulation.scenario.workload_kinds import FSDP, WORKLOADS
 from emulation.sim.simulated_run import run_method
-from emulation.training import ddp_trainer
-from emulation.training.ddp_trainer import exposed_ns
-from emulation.training.replicas import Replicas
-from emulation.training.scheduled_trainer import ScheduledTrainer
-from emulation.training.tasks.workload_kinds import FSDP, WORKLOADS
-from emulation.training.trainer import one_line, read_config
-from emulation.training.trainer_messages import (
+from emulation.testbed import children
+from emulation.testbed.mininet.trainer_processes import TrainerGroup, TrainerProcess
+from emulation.testbed.trainers import ddp_trainer
+from emulation.testbed.trainers.ddp_trainer import exposed_ns
+from emulation.testbed.trainers.scheduled_trainer import ScheduledTrainer
+from emulation.testbed.trainers.trainer import one_line, read_config
+from emulation.testbed.trainers.trainer_messages import (
     Evaluated,
     Go,
     IterationReport,
@@ -41,6 +40,7 @@ from emulation.training.trainer_messages import (
     TransferTimes,
     write_config,
 )
+from emulation.workloads.replicas import Replicas
 from transport.group.method_name import parse as parse_method
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
@@ -63,7 +63,7 @@ evaluate_every = 4
 streams = 3
 window_slots = 128
 """
-TRAINER = "emulation.training.trainer"
+TRAINER = "emulation.testbed.trainers.trainer"
 LIMIT_S = 300.0  # for machines that do much else
 HELD_S = 5.0
 
@@ -212,9 +212,9 @@ def test_two_ranks_train_what_two_replicas_train(start: Callable[..., list[Train
 
 SHARDED = """
 from dataclasses import replace
-from emulation.training.tasks.workload_kinds import FSDP, WORKLOADS
+from emulation.scenario.workload_kinds import FSDP, WORKLOADS
 WORKLOADS["digits"] = replace(WORKLOADS["digits"], parallel=FSDP)
-from emulation.training.trainer import main
+from emulation.testbed.trainers.trainer import main
 main()
 """
 
@@ -259,9 +259,9 @@ def test_two_ranks_under_fsdp2_train_what_virtual_time_trains(
 
 CUT = """
 from torch import nn
-from emulation.training.tasks.workload_kinds import TP, WORKLOADS, WorkloadKind
-from emulation.training.tasks.text import Gpt
-from emulation.training.tasks.text_tensor import SharedBlock, TensorTextTask
+from emulation.scenario.workload_kinds import TP, WORKLOADS, WorkloadKind
+from emulation.workloads.tasks.text import Gpt
+from emulation.workloads.tasks.text_tensor import SharedBlock, TensorTextTask
 class Small(TensorTextTask):
     def build_model(self) -> nn.Module:
         return Gpt(256, self.context, 16, heads=2, blocks=1, block=SharedBlock)
@@ -274,7 +274,9 @@ def test_two_ranks_with_cut_layers_train_what_virtual_time_trains(
 ) -> None:
     """Up to rounding: PyTorch adds a bias at another place."""
     configurations = [configuration(rank, iterations=3) for rank in range(2)]
-    members = start(*configurations, program=("-c", f"{CUT}\nfrom emulation.training.trainer import main\nmain()"))
+    members = start(
+        *configurations, program=("-c", f"{CUT}\nfrom emulation.testbed.trainers.trainer import main\nmain()")
+    )
     follow(members)
     table: dict[str, Any] = {}
     monkeypatch.setitem(WORKLOADS, "digits", WORKLOADS["digits"])

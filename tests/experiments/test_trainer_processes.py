@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from emulation import children
-from emulation.errors import RunFailed
-from emulation.mininet.trainer_processes import TrainerGroup, TrainerProcess
-from emulation.training.trainer_messages import IterationReport, TrainingFinished
+from emulation.scenario.errors import RunFailed
+from emulation.testbed import children
+from emulation.testbed.mininet.trainer_processes import TrainerGroup, TrainerProcess
+from emulation.testbed.trainers.trainer_messages import IterationReport, TrainingFinished
 from tests.starved import STARVED, busy
 
 ITERATION = IterationReport(0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0.5, 0, [])

@@ -9,12 +9,19 @@ import pytest
 import torch
 from test_trainer import LIMIT_S, asynchronous, follow, read_until, start  # noqa: F401  # a fixture
 
-from emulation.mininet.mininet_run import merge_iterations, time_limits
-from emulation.mininet.trainer_processes import TrainerProcess
-from emulation.scenario import Scenario, ScenarioError, parse
-from emulation.sim.compute import ComputeTimes
-from emulation.training.pace import ComputePace
-from emulation.training.trainer_messages import GROUP_JOB, GROUP_PORT, Evaluated, Go, IterationReport, TrainingFinished
+from emulation.scenario.compute import ComputeTimes
+from emulation.scenario.scenario import Scenario, ScenarioError, parse
+from emulation.testbed.mininet.mininet_run import merge_iterations, time_limits
+from emulation.testbed.mininet.trainer_processes import TrainerProcess
+from emulation.testbed.trainers.pace import ComputePace
+from emulation.testbed.trainers.trainer_messages import (
+    GROUP_JOB,
+    GROUP_PORT,
+    Evaluated,
+    Go,
+    IterationReport,
+    TrainingFinished,
+)
 from switchagg.partial_endpoint import ranks_in
 from transport.group.method_name import parse as parse_method
 from transport.group.ps_group import PsOptions, open_ps_server
@@ -157,7 +164,8 @@ def test_a_run_may_last_as_long_as_its_stragglers() -> None:
 
 STRAGGLER = """
 import sys
-from emulation.training import trainer, workload
+from emulation.testbed.trainers import trainer
+from emulation.workloads import workload
 
 loss = workload.RankWorkload.loss
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from emulation.errors import WorkloadError
-from emulation.profiles.buckets import bucket_layout
-from emulation.training.replicas import Replicas
-from emulation.training.tasks import text as text_module
-from emulation.training.tasks.digits import DigitsTask
-from emulation.training.tasks.images import ImagesTask
-from emulation.training.tasks.text import TextTask
-from emulation.training.tasks.workload_kinds import WORKLOADS
-from emulation.training.workload import build_workload
+from emulation.scenario.errors import WorkloadError
+from emulation.scenario.profiles.buckets import bucket_layout
+from emulation.scenario.workload_kinds import WORKLOADS
+from emulation.workloads.replicas import Replicas
+from emulation.workloads.tasks import text as text_module
+from emulation.workloads.tasks.digits import DigitsTask
+from emulation.workloads.tasks.images import ImagesTask
+from emulation.workloads.tasks.text import TextTask
+from emulation.workloads.workload import build_workload
 
 WORKERS, BATCH = 4, 32
 

@@ -13,9 +13,9 @@ import json, sys
 from pathlib import Path
 import toy_collective  # before anything reads the table
 from typer.testing import CliRunner
-from emulation.bench import collective_times, bench_figures
-from emulation.bench.allreduce import bench_methods
-from emulation.bounds import NetworkParameters, bound
+from emulation.experiments.bench import collective_times, bench_figures
+from emulation.experiments.bench.allreduce import bench_methods
+from emulation.scenario.bounds import NetworkParameters, bound
 from emulation.cli.main import app
 from emulation.sim.network.simulations import SIMULATIONS
 from transport.collectives.cost import predict, textbook

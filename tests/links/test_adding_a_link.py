@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from emulation.bench.bench_figures import LINK_LINES
-from emulation.bounds import elements_of, payload_share
 from emulation.cli.main import _check_choices, app
+from emulation.experiments.bench.bench_figures import LINK_LINES
+from emulation.scenario.bounds import elements_of, payload_share
 from transport.group.group_opening import open_group
 from transport.group.method_name import METHODS, MethodName, links_of, parse
 from transport.links.link_kinds import LINKS

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from emulation.cli.p4_generate import rule_of
-from emulation.compare import choose_plane
-from emulation.errors import RunFailed
-from emulation.scenario import load
+from emulation.experiments.compare import choose_plane
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import load
 from p4vm.compile import front_end
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.planes.p4 import P4Plane, missing
@@ -79,7 +79,7 @@ def test_a_program_that_is_no_switch_of_ours_says_what_it_lacks(monkeypatch: pyt
 def test_training_is_not_held_to_our_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     """The self-test of data planes would refuse a program of another rule, if a user names one, and only then."""
     scenario = load(HERE / "training.toml")
-    monkeypatch.setattr("emulation.compare.fault", lambda *_: "it fails its self-test")
+    monkeypatch.setattr("emulation.experiments.compare.fault", lambda *_: "it fails its self-test")
     with pytest.raises(RunFailed, match="fails its self-test"):
         choose_plane(scenario, "mininet")
     monkeypatch.setenv("SWITCHAGG_P4_PROGRAM", str(HERE / "switchagg.p4"))

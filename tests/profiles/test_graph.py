@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from emulation.profiles import makers
-from emulation.profiles.graph import COMPUTE, RECEIVE, SEND, WORLD, GraphOperation, WorkloadGraph
-from emulation.profiles.model_profile import decode, load
-from emulation.profiles.profile_errors import ProfileError
-from emulation.results import MethodResult, document
-from emulation.scenario import Scenario, ScenarioError, parse
-from emulation.sim.compute import ComputeTimes
+from emulation.results.results import MethodResult, document
+from emulation.scenario.compute import ComputeTimes
+from emulation.scenario.profiles import makers
+from emulation.scenario.profiles.graph import COMPUTE, RECEIVE, SEND, WORLD, GraphOperation, WorkloadGraph
+from emulation.scenario.profiles.model_profile import decode, load
+from emulation.scenario.profiles.profile_errors import ProfileError
+from emulation.scenario.scenario import Scenario, ScenarioError, parse
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce

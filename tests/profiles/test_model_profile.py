@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulation.profiles.model_profile import ModelLayer, ModelProfile, decode, load, shipped
-from emulation.profiles.profile_errors import ProfileError
+from emulation.scenario.profiles.model_profile import ModelLayer, ModelProfile, decode, load, shipped
+from emulation.scenario.profiles.profile_errors import ProfileError
 
 PUBLISHED = {
     "alexnet": (61_100_840, 16),

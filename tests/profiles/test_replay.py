@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.host import host_facts
-from emulation.profiles.model_profile import decode
 from emulation.report.comparison_report import render
-from emulation.results import MethodResult, document, plain
-from emulation.scenario import Scenario, ScenarioError, canonical, from_canonical, load, parse
+from emulation.results.results import MethodResult, document, plain
+from emulation.scenario.profiles.model_profile import decode
+from emulation.scenario.scenario import Scenario, ScenarioError, canonical, from_canonical, load, parse
 from emulation.sim import simulated_run, simulated_training
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.replay.size_only_replicas import ProfileReplicas
 from emulation.sim.simulated_run import run_method, simulation_config
+from emulation.testbed.host import host_facts
 from transport.group.method_name import parse as parse_method
 
 MODEL = """
@@ -157,7 +157,7 @@ def test_a_profile_beside_the_scenario_is_found_and_needs_no_torch(folder: Path)
     (folder / "t.toml").write_text(TEXT)
     assert load(folder / "t.toml").replayed == decode(MODEL, "")
     code = (
-        "import sys; from pathlib import Path; from emulation.scenario import load;"
+        "import sys; from pathlib import Path; from emulation.scenario.scenario import load;"
         "from emulation.sim.simulated_run import run_method;"
         "s = load(Path(sys.argv[1]), {'workload.iterations': 2, 'workload.warmup_iterations': 1});"
         "run_method(s, s.methods.sim[1], Path(), lambda *_: None); assert 'torch' not in sys.modules"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from emulation.profiles.graph import WorkloadGraph
-from emulation.profiles.profile_errors import ProfileError, read_bytes
-from emulation.profiles.profile_formats import load
-from emulation.profiles.torch_trace import graph, model_profile, record
-from emulation.whatif.recorded_run import read
+from emulation.experiments.whatif.recorded_run import read
+from emulation.scenario.profiles.graph import WorkloadGraph
+from emulation.scenario.profiles.profile_errors import ProfileError, read_bytes
+from emulation.scenario.profiles.profile_formats import load
+from emulation.scenario.profiles.torch_trace import graph, model_profile, record
 from tests.profiles.trace_events import Event, ddp_step, span, write
 
 TRACES = Path(__file__).parent / "traces"

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
-from emulation.profiles import chakra, goal_format, makers, simai
-from emulation.profiles.graph import GraphOperation, WorkloadGraph
-from emulation.profiles.model_profile import decode as decode_model
-from emulation.profiles.model_profile import load as load_model
-from emulation.profiles.profile_errors import ProfileError
-from emulation.profiles.profile_formats import load
-from emulation.whatif.recorded_run import of_graph
+from emulation.experiments.whatif.recorded_run import of_graph
+from emulation.scenario.profiles import chakra, goal_format, makers, simai
+from emulation.scenario.profiles.graph import GraphOperation, WorkloadGraph
+from emulation.scenario.profiles.model_profile import decode as decode_model
+from emulation.scenario.profiles.model_profile import load as load_model
+from emulation.scenario.profiles.profile_errors import ProfileError
+from emulation.scenario.profiles.profile_formats import load
 
 # --- SimAI's text
 

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from emulation.cli.main import app
 from emulation.cli.runs import profile as command
-from emulation.profiles.model_profile import load
-from emulation.profiles.torch_trace import record
-from emulation.whatif.recorded_run import read
+from emulation.experiments.whatif.recorded_run import read
+from emulation.scenario.profiles.model_profile import load
+from emulation.scenario.profiles.torch_trace import record
 from transport.torch.recording.__main__ import main
 
 RECORDING = ("-m", "transport.torch.recording", "--stem")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from emulation.bench.links import rdma
-from emulation.errors import RunFailed
+from emulation.experiments.bench.links import rdma
+from emulation.scenario.errors import RunFailed
 from switchagg.native import library
 
 

@@ -9,17 +9,9 @@ import pytest
 from tests.repository.test_tidy import ROOT, Tree, imported, module_name, parsed, read_tree, top_room
 
 MUTUAL = {  # pairs that are still to be undone
-    "emulation: certificate <-> mininet",
-    "emulation: children <-> mininet",
-    "emulation: cli <-> reproduce",
-    "emulation: cli <-> scenario_keys",
-    "emulation: results <-> sim",
-    "emulation: scenario <-> scenario_checks",
-    "emulation: scenario <-> sweep",
-    "emulation: scenario_flows <-> scenario_tables",
-    "emulation: scenario_tables <-> sim",
-    "emulation: scenario_tables <-> training",
-    "emulation: sim <-> training",
+    "emulation: results <-> testbed",
+    "emulation: scenario <-> sim",
+    "emulation: scenario <-> workloads",
     "p4vm: commands <-> control",
 }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulation.mininet import netns
+from emulation.testbed.mininet import netns
 from p4vm.host.pcap import open_capture, record
 from p4vm.planes.plane_program import headers_of
 from p4vm.planes.traffic_files import sent_by, sent_to

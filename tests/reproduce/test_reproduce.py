@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
-from emulation.reproduce import catalogue, reproduced_page
-from emulation.reproduce.published import Published, PublishedCell, ReproduceError, judge
+from emulation.experiments.reproduce import catalogue, reproduced_page
+from emulation.experiments.reproduce.published import Published, PublishedCell, ReproduceError, judge
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "reproduced.md"

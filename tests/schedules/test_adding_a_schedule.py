@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from emulation.cli.main import app
 from emulation.report import wording
-from emulation.scenario import parse as parse_scenario
+from emulation.scenario.scenario import parse as parse_scenario
 from emulation.sim.simulated_run import run_method
 from switchagg.option_syntax import option, size
 from transport.group.method_name import parse

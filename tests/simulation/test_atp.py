@@ -5,13 +5,13 @@ import random
 import numpy as np
 import pytest
 
-from emulation.bounds import NetworkParameters, bound
+from emulation.scenario.bounds import NetworkParameters, bound
+from emulation.scenario.topologies.topology import STAR, Fabric
 from emulation.sim.atp.aggregators import Aggregators, ChunkKey, Fallback, Indexes, Preemptive, Update
 from emulation.sim.atp.atp_simulation import AtpServer
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
-from emulation.topologies.topology import STAR, Fabric
 from switchagg.errors import AggregationFailed
 from switchagg.wire import Op
 from transport.group.method_name import parse

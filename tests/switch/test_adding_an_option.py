@@ -17,7 +17,7 @@ import ctypes, os, subprocess, sys, threading
 from pathlib import Path
 
 from emulation.cli.switch_status import status_lines
-from emulation.scenario import canonical, load, parse
+from emulation.scenario.scenario import canonical, load, parse
 from emulation.sim.simulated_run import simulation_config
 from switchagg.errors import JobError
 from switchagg.native import library

@@ -12,8 +12,8 @@ import threading
 import time
 from pathlib import Path
 
-from emulation.children import send_report
-from emulation.training.trainer_messages import (
+from emulation.testbed.children import send_report
+from emulation.testbed.trainers.trainer_messages import (
     Evaluated,
     IterationReport,
     TrainingFailed,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch_forks import Forked
 
-from emulation.mininet import netns
+from emulation.testbed.mininet import netns
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def trainers_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def forked(pid: int, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
         program = [word for word in command if word != "-P"]
-        if program[0] != sys.executable or not any("emulation.training.trainer" in word for word in program):
+        if program[0] != sys.executable or not any("emulation.testbed.trainers.trainer" in word for word in program):
             return spawn(pid, command, **options)
         return Forked(program, inside=pid, **options)
 

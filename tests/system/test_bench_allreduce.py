@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from emulation.mininet.services import switchagg_command
+from emulation.testbed.mininet.services import switchagg_command
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from emulation.mininet import marks, netns
-from emulation.mininet.shaping import NetworkSpec, marking_missing, shape_lines
+from emulation.testbed.mininet import marks, netns
+from emulation.testbed.mininet.shaping import NetworkSpec, marking_missing, shape_lines
 
 PROBE = """
 import json, socket, struct, time

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from emulation.mininet.services import ServiceProcess
+from emulation.testbed.mininet.services import ServiceProcess
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 
@@ -38,7 +38,7 @@ print(s.recvfrom(100))
 
 @pytest.fixture(scope="module")
 def topology() -> Any:
-    from emulation.mininet import emulated_network
+    from emulation.testbed.mininet import emulated_network
 
     return emulated_network
 
@@ -164,7 +164,7 @@ def test_a_link_carries_no_more_than_its_rate(net: Any) -> None:
 def test_missing_kernel_features_are_refused_before_anything_is_built(
     topology: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from emulation.mininet import shaping
+    from emulation.testbed.mininet import shaping
 
     if shaping.netem_missing() is None:
         pytest.skip("this kernel has netem: nothing to refuse")
@@ -178,7 +178,7 @@ def test_missing_kernel_features_are_refused_before_anything_is_built(
 
 
 def test_a_link_with_other_settings_than_requested_is_refused(topology: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from emulation.mininet import shaping
+    from emulation.testbed.mininet import shaping
 
     monkeypatch.setattr(shaping, "shape_lines", lambda spec, interface: [":"])
     with (
@@ -221,7 +221,7 @@ def test_a_failed_data_plane_is_reported_with_its_last_output(topology: Any) -> 
 
 def loaded(topology: Any, spec: Any, kind: str, seconds: str, prefix: tuple[str, ...] = ()) -> Any:
     """Certificate of a run in which worker 0 sends to worker 1 as fast as it can."""
-    from emulation.certificate.fidelity import FidelityMonitor
+    from emulation.testbed.certificate.fidelity import FidelityMonitor
 
     with topology.EmulatedNetwork(spec) as net:
         sink = net.spawn(1, [*LOAD, "sink", net.workers[1].address, PORT], stdout=subprocess.PIPE)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from emulation.mininet.services import RunningService, ServiceProcess
+from emulation.testbed.mininet.services import RunningService, ServiceProcess
 from tests.starved import STARVED, busy
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
@@ -54,8 +54,8 @@ def test_hosts_come_and_go_and_two_switches_have_two_addresses(tmp_path: Path) -
 
 
 def test_iperf_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    from emulation.mininet import emulated_network
-    from emulation.mn_cli import mn_nodes
+    from emulation.testbed.mininet import emulated_network
+    from emulation.testbed.mn_cli import mn_nodes
 
     import emulation.mn_custom  # noqa: F401  # isort: skip
 
@@ -68,8 +68,8 @@ def test_iperf_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: pyt
 
 
 def test_a_switch_with_a_number_beyond_the_addresses_is_refused() -> None:
-    from emulation.mininet import emulated_network
-    from emulation.mininet.shaping import UnfitError
+    from emulation.testbed.mininet import emulated_network
+    from emulation.testbed.mininet.shaping import UnfitError
 
     with pytest.raises(UnfitError, match="s101: its number is 101; expected s1 to s100"):
         emulated_network.BridgeSwitch("s101")

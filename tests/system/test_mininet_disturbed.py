@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from forked_trainers import trainers_are_forked  # noqa: F401  # a fixture
 
-from emulation.certificate.speedups import resolved
-from emulation.compare import compare, problems
+from emulation.experiments.compare import compare, problems
 from emulation.report import wording
-from emulation.scenario import parse
+from emulation.results.speedups import resolved
+from emulation.scenario.scenario import parse
 
 BURNERS_PER_CPU, BURN_S = 2, 120
 SCENARIO = """

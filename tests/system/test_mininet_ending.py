@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from emulation.mininet import netns
+from emulation.testbed.mininet import netns
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 
@@ -23,9 +23,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NOBODY = 65_534
 RUNNER = """
 import json, os, subprocess, sys, time
-from emulation.mininet.services import ServiceProcess
-from emulation.mininet.emulated_network import EmulatedNetwork, NetworkSpec
-from emulation.certificate.fidelity import FidelityMonitor
+from emulation.testbed.mininet.services import ServiceProcess
+from emulation.testbed.mininet.emulated_network import EmulatedNetwork, NetworkSpec
+from emulation.testbed.certificate.fidelity import FidelityMonitor
 print("importing is done", flush=True)
 plane = ServiceProcess(("sh", "-c", "echo it is up; exec sleep 1000"), ready="it is up")
 with EmulatedNetwork(NetworkSpec(workers=2)) as net:
@@ -152,7 +152,7 @@ def test_an_exception_inside_leaves_nothing_behind_and_propagates() -> None:
 
 
 def test_closing_twice_is_closing_once() -> None:
-    from emulation.mininet.emulated_network import EmulatedNetwork, NetworkSpec
+    from emulation.testbed.mininet.emulated_network import EmulatedNetwork, NetworkSpec
 
     net = EmulatedNetwork(NetworkSpec(workers=1))
     net.close()
@@ -174,7 +174,9 @@ def test_the_machine_s_settings_stay_as_they_were(tmp_path: Path) -> None:
     """Mininet raises limits of the whole machine at its first network, also from its command line."""
     assert "def fixLimits" in inspect.getsource(importlib.import_module("mininet.util"))
     network = "with EmulatedNetwork(NetworkSpec(workers=1)): print('it ran')"
-    program = SETTINGS + "from emulation.mininet.emulated_network import EmulatedNetwork, NetworkSpec\n" + network
+    program = (
+        SETTINGS + "from emulation.testbed.mininet.emulated_network import EmulatedNetwork, NetworkSpec\n" + network
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("it ran\n", "")
     custom = tmp_path / "custom.py"
@@ -219,7 +221,7 @@ def test_by_hand_a_fast_link_is_really_shaped(tmp_path: Path) -> None:
 
 def test_by_hand_settings_the_kernel_ignored_are_refused_and_others_stay(tmp_path: Path) -> None:
     """After an error `mn` would end every program with certain names, whosever it is."""
-    from emulation.mininet import shaping
+    from emulation.testbed.mininet import shaping
 
     if shaping.netem_missing() is None:
         pytest.skip("this kernel has netem: nothing to refuse")
@@ -305,10 +307,10 @@ def requires_user_namespaces() -> None:
 
 ROOTLESS = """
 import json, os, subprocess, sys
-from emulation.mininet import netns
+from emulation.testbed.mininet import netns
 REEXEC
-from emulation.mininet.services import ServiceProcess
-from emulation.mininet.emulated_network import EmulatedNetwork, NetworkSpec
+from emulation.testbed.mininet.services import ServiceProcess
+from emulation.testbed.mininet.emulated_network import EmulatedNetwork, NetworkSpec
 plane = ServiceProcess(("sh", "-c", "echo switchagg switch ready; exec sleep 1000"))
 with EmulatedNetwork(NetworkSpec(workers=2, rate_bps=100_000_000)) as net:
     net.start_data_plane(plane)
@@ -340,7 +342,7 @@ def test_a_plain_user_without_namespaces_is_told_how_to_get_them() -> None:
         done.stderr.rstrip()
         .splitlines()[-1]
         .startswith(
-            "emulation.mininet.shaping.UnfitError: Mininet needs root or a user namespace: "
+            "emulation.testbed.mininet.shaping.UnfitError: Mininet needs root or a user namespace: "
             "begin the command with `sudo $(which switchagg)` or"
         )
     )

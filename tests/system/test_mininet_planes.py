@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from emulation.mininet import netns
-from emulation.mininet.services import ServiceProcess, SwitchPlace
-from emulation.mininet.shaping import NetworkSpec
+from emulation.testbed.mininet import netns
+from emulation.testbed.mininet.services import ServiceProcess, SwitchPlace
+from emulation.testbed.mininet.shaping import NetworkSpec
 from switchagg.native import bpf, library
 
 if TYPE_CHECKING:
-    from emulation.mininet import emulated_network
+    from emulation.testbed.mininet import emulated_network
 
 pytestmark = pytest.mark.system
 
@@ -39,7 +39,7 @@ def daemon(plane: str, elements: int) -> ServiceProcess:
 
 @pytest.fixture(params=[("auto", 1500), ("native", 9000), ("reference", 1500), ("xdp", 1500), ("xdp", 9000)], ids=str)
 def network(request: pytest.FixtureRequest, requires_mininet: None) -> "Iterator[emulated_network.EmulatedNetwork]":
-    from emulation.mininet import emulated_network
+    from emulation.testbed.mininet import emulated_network
 
     plane, mtu_bytes = request.param
     missing = {"native": library.missing, "xdp": bpf.missing}.get(plane, lambda: "")()

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from forked_trainers import trainers_are_forked  # noqa: F401  # a fixture
 
-from emulation.certificate.fidelity import Bounds
-from emulation.mininet.mininet_run import run_method
-from emulation.mininet.services import ServiceProcess
-from emulation.mininet.shaping import HTB_LEAF
-from emulation.scenario import parse
+from emulation.scenario.scenario import parse
+from emulation.testbed.certificate.fidelity import Bounds
+from emulation.testbed.mininet.mininet_run import run_method
+from emulation.testbed.mininet.services import ServiceProcess
+from emulation.testbed.mininet.shaping import HTB_LEAF
 from switchagg.native import library
 from switchagg.priority import BEST_EFFORT, CLASSES, tos_of
 
@@ -30,7 +30,7 @@ BUNDLE_BYTES = 16 * 1502
 
 @pytest.fixture(scope="module")
 def topology() -> Any:
-    from emulation.mininet import emulated_network
+    from emulation.testbed.mininet import emulated_network
 
     return emulated_network
 
@@ -101,7 +101,7 @@ def test_every_class_has_its_queue_at_both_ends(topology: Any) -> None:
     ids=["no filter", "another order", "a rate of its own", "a short queue"],
 )
 def test_a_queue_with_wrong_settings_is_reported(topology: Any, broken: str) -> None:
-    from emulation.mininet import netns, qdisc, shaping
+    from emulation.testbed.mininet import netns, qdisc, shaping
 
     spec = topology.NetworkSpec(workers=1, priority_queues=CLASSES)
     with topology.EmulatedNetwork(spec) as net:

@@ -9,11 +9,11 @@ from types import MappingProxyType
 import pytest
 from forked_trainers import trainers_are_forked  # noqa: F401  # a fixture
 
-from emulation.errors import RunFailed
-from emulation.mininet import mininet_run
-from emulation.mininet.mininet_run import run_method
-from emulation.results import summary
-from emulation.scenario import Scenario, parse
+from emulation.results.results import summary
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import Scenario, parse
+from emulation.testbed.mininet import mininet_run
+from emulation.testbed.mininet.mininet_run import run_method
 from transport.group.method_name import parse as parse_method
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet", "trainers_are_forked")]

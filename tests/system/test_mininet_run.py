@@ -14,10 +14,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from emulation.errors import RunFailed
-from emulation.mininet import mininet_run
-from emulation.mininet.launch import congestion_control
-from emulation.mininet.mininet_run import (
+from emulation.results.results import IterationRecord, document
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import Scenario, parse
+from emulation.scenario.scenario_flows import Arrivals
+from emulation.testbed.mininet import mininet_run
+from emulation.testbed.mininet.launch import congestion_control
+from emulation.testbed.mininet.mininet_run import (
     hold_after,
     in_turn,
     merge_iterations,
@@ -26,11 +29,8 @@ from emulation.mininet.mininet_run import (
     time_limits,
     turns_of,
 )
-from emulation.mininet.trainer_processes import TrainerGroup
-from emulation.results import IterationRecord, document
-from emulation.scenario import Scenario, parse
-from emulation.scenario_flows import Arrivals
-from emulation.training.trainer_messages import IterationReport
+from emulation.testbed.mininet.trainer_processes import TrainerGroup
+from emulation.testbed.trainers.trainer_messages import IterationReport
 from transport.group.method_name import parse as parse_method
 
 SCENARIO: Scenario = parse(

@@ -6,27 +6,27 @@ from pathlib import Path
 import pytest
 from forked_trainers import trainers_are_forked  # noqa: F401  # a fixture
 
-from emulation.mininet import mininet_run
-from emulation.mininet.mininet_run import run_method
-from emulation.results import summary
-from emulation.scenario import parse
-from emulation.training.trainer import read_config
-from emulation.training.trainer_messages import TrainerConfig
+from emulation.results.results import summary
+from emulation.scenario.scenario import parse
+from emulation.testbed.mininet import mininet_run
+from emulation.testbed.mininet.mininet_run import run_method
+from emulation.testbed.trainers.trainer import read_config
+from emulation.testbed.trainers.trainer_messages import TrainerConfig
 from transport.group.method_name import parse as parse_method
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet", "trainers_are_forked")]
 
 SMALL = """
 from dataclasses import replace
-from emulation.training.tasks.workload_kinds import WORKLOADS
-from emulation.training.tasks.text import Gpt
-from emulation.training.tasks.text_tensor import SharedBlock, TensorTextTask
+from emulation.scenario.workload_kinds import WORKLOADS
+from emulation.workloads.tasks.text import Gpt
+from emulation.workloads.tasks.text_tensor import SharedBlock, TensorTextTask
 class Small(TensorTextTask):
     def build_model(self):
         return Gpt(256, self.context, 64, heads=2, blocks=2, block=SharedBlock)
 for name in ("fsdp", "tp"):
     WORKLOADS[name] = replace(WORKLOADS[name], make=Small)
-from emulation.training.trainer import main
+from emulation.testbed.trainers.trainer import main
 main()
 """
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from emulation.topologies.topology import Fabric, LinkSettings, Topology, TopologyLink, host_names
-from emulation.topologies.topology_kinds import TOPOLOGIES, TopologyKind
+from emulation.scenario.topologies.topology import Fabric, LinkSettings, Topology, TopologyLink, host_names
+from emulation.scenario.topologies.topology_kinds import TOPOLOGIES, TopologyKind
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 
@@ -24,8 +24,8 @@ def pair(_fabric: Fabric, workers: int, servers: int, settings: LinkSettings) ->
 
 
 def test_links_between_switches_are_shaped_counted_and_certified(monkeypatch: pytest.MonkeyPatch) -> None:
-    from emulation.certificate.fidelity import FidelityMonitor
-    from emulation.mininet.emulated_network import EmulatedNetwork, NetworkSpec
+    from emulation.testbed.certificate.fidelity import FidelityMonitor
+    from emulation.testbed.mininet.emulated_network import EmulatedNetwork, NetworkSpec
 
     monkeypatch.setitem(TOPOLOGIES, "pair", TopologyKind("pair", pair, "two switches"))
     with EmulatedNetwork(NetworkSpec(workers=3, rate_bps=RATE_BPS, fabric=Fabric("pair", placement="one"))) as net:
@@ -55,10 +55,10 @@ def test_links_between_switches_are_shaped_counted_and_certified(monkeypatch: py
 
 
 def test_switches_below_a_switch_sum_exactly_and_pass_up_one_sum_for_a_rack() -> None:
-    from emulation.bench.allreduce.allreduce_cells import Bench
-    from emulation.bench.allreduce.ranks import Ranks
-    from emulation.bench.suite import BenchMatrix
-    from emulation.mininet.launch import RunningScenario
+    from emulation.experiments.bench.allreduce.allreduce_cells import Bench
+    from emulation.experiments.bench.allreduce.ranks import Ranks
+    from emulation.experiments.bench.suite import BenchMatrix
+    from emulation.testbed.mininet.launch import RunningScenario
 
     (wish,) = BenchMatrix([3], [RATE_BPS], [200_000], "switch", iterations=2).requests()
     racks = dataclasses.replace(wish.scenario.topology, kind="leaf_spine", racks=(2, 1), oversubscription=2)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch_forks import Forked
 
-from emulation.mininet import netns
+from emulation.testbed.mininet import netns
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 

@@ -6,13 +6,13 @@ from functools import partial
 
 import pytest
 
-from emulation.bench.allreduce.allreduce_cells import Bench
-from emulation.bench.allreduce.rank_messages import RunOperations
-from emulation.bench.allreduce.ranks import Ranks
-from emulation.bench.suite import BenchMatrix
-from emulation.mininet import netns
-from emulation.mininet.launch import BY_LINKS, RunningScenario
-from emulation.mininet.shaping import NetworkSpec
+from emulation.experiments.bench.allreduce.allreduce_cells import Bench
+from emulation.experiments.bench.allreduce.rank_messages import RunOperations
+from emulation.experiments.bench.allreduce.ranks import Ranks
+from emulation.experiments.bench.suite import BenchMatrix
+from emulation.testbed.mininet import netns
+from emulation.testbed.mininet.launch import BY_LINKS, RunningScenario
+from emulation.testbed.mininet.shaping import NetworkSpec
 from switchagg.native import bpf, multicast
 from switchagg.native.multicast import Multicast
 
@@ -45,7 +45,7 @@ def received(link: socket.socket) -> list[bytes]:
 
 
 def test_every_worker_of_a_job_gets_each_result_once_over_its_own_port() -> None:
-    from emulation.mininet.emulated_network import EmulatedNetwork
+    from emulation.testbed.mininet.emulated_network import EmulatedNetwork
 
     with EmulatedNetwork(NetworkSpec(4, rate_bps=100_000_000)) as star:
         switch = netns.within(star.switch_pid, partial(bound, SWITCH, PORT))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from emulation.mininet.services import switchagg_command
+from emulation.testbed.mininet.services import switchagg_command
 from p4vm.host import pcap
 from tests.system.xdp_net import ROOT, Namespace
 
@@ -403,8 +403,8 @@ def test_an_exercise_of_the_tutorials_under_mininet(tmp_path: Path, monkeypatch:
 )  # fmt: skip
 @pytest.mark.usefixtures("requires_mininet")
 def test_what_is_wrong_with_an_exercise(tmp_path: Path, changed: dict[str, Any], wrong: str) -> None:
-    from emulation.mininet.shaping import UnfitError
-    from emulation.mn_cli.tutorial_exercise import read
+    from emulation.testbed.mininet.shaping import UnfitError
+    from emulation.testbed.mn_cli.tutorial_exercise import read
 
     with pytest.raises(UnfitError, match=re.escape(wrong)):
         read(exercise_folder(tmp_path, **changed), "solution")

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.mininet import netns
-from emulation.mininet.services import switchagg_command
+from emulation.testbed.mininet import netns
+from emulation.testbed.mininet.services import switchagg_command
 from switchagg.dataplane.xdp import frame_of
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from emulation.mininet import netns
-from emulation.mininet.services import switchagg_command
+from emulation.testbed.mininet import netns
+from emulation.testbed.mininet.services import switchagg_command
 
 ROOT = Path(__file__).resolve().parents[2]
 SWITCH = "10.77.0.254"

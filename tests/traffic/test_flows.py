@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from emulation.scenario import parse
-from emulation.scenario_flows import WEB_SEARCH, mean_web_bytes, own_hosts, web_size_bytes
-from emulation.shares import jain
+from emulation.results.shares import jain
+from emulation.scenario.scenario import parse
+from emulation.scenario.scenario_flows import WEB_SEARCH, mean_web_bytes, own_hosts, web_size_bytes
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulatedCall, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS

@@ -7,8 +7,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from emulation.scenario import ScenarioError, canonical, from_canonical, parse
-from emulation.scenario_tables import PACKET
+from emulation.scenario.scenario import ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.scenario_tables import PACKET
+from emulation.scenario.topologies.topology import Fabric
 from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.fidelity_level import FidelityLevel
 from emulation.sim.lossless.deadlock import DeadlockWatch, buffer_cycle, refuse_cycles
@@ -21,7 +22,6 @@ from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.network.virtual_clock import SimulationError, VirtualClock
 from emulation.sim.simulated_run import _simulation, simulation_config
-from emulation.topologies.topology import Fabric
 from switchagg.native import library
 from switchagg.wire import headers
 

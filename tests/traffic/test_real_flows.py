@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from emulation.errors import RunFailed
-from emulation.mininet import flow_end, flows
-from emulation.mininet.shaping import NetworkSpec
-from emulation.scenario import parse
-from emulation.scenario_flows import Arrival, Arrivals
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import parse
+from emulation.scenario.scenario_flows import Arrival, Arrivals
+from emulation.testbed.mininet import flow_end, flows
+from emulation.testbed.mininet.shaping import NetworkSpec
 
 SCENARIO = parse(
     'name = "t"\ntitle = "T"\n[topology]\nworkers = 2\n[[flows]]\nkind = "incast"\ncount = 3\nfrom_rank = 1\n'

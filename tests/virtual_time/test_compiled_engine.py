@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emulation.scenario.topologies.topology import Fabric
 from emulation.sim.engine import engine_choice
 from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.host_costs import HostCosts
@@ -17,7 +18,6 @@ from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.network.virtual_clock import SimulationError
 from emulation.sim.size_only import SizeOnlyArray
-from emulation.topologies.topology import Fabric
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.native import library
 from switchagg.wire import HEADER_BYTES

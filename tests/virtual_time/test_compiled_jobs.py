@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.scenario_flows import own_hosts
-from emulation.scenario_tables import FIRST_COME, MAX_MIN, FlowOptions, JobOptions
+from emulation.scenario.scenario_flows import own_hosts
+from emulation.scenario.scenario_tables import FIRST_COME, MAX_MIN, FlowOptions, JobOptions
+from emulation.scenario.topologies.topology import Fabric
 from emulation.sim.engine import engine_choice
 from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.host_costs import HostCosts
@@ -26,7 +27,6 @@ from emulation.sim.network.virtual_clock import SimulationError
 from emulation.sim.sharing.background_jobs import BackgroundJobs, servers_of
 from emulation.sim.size_only import SizeOnlyArray
 from emulation.sim.traffic.scenario_traffic import ScenarioTraffic
-from emulation.topologies.topology import Fabric
 from switchagg.errors import AggregationFailed
 from switchagg.native import library
 from transport.meshes.reliable import ReliableConfig

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emulation.scenario.topologies.topology import Fabric
 from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.host_costs import FREE, HostCosts
 from emulation.sim.lossless.pausing import PfcConfig
@@ -17,7 +18,6 @@ from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.virtual_clock import SimulationError
 from emulation.sim.size_only import SizeOnlyArray
-from emulation.topologies.topology import Fabric
 from switchagg.description import Kind
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.native import library

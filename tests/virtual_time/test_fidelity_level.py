@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from emulation.cli import compare_console as console
-from emulation.scenario import SHIPPED_FOLDER, ScenarioError, load
+from emulation.scenario.scenario import SHIPPED_FOLDER, ScenarioError, load
+from emulation.scenario.topologies.topology import Fabric
 from emulation.sim import fidelity_level
 from emulation.sim.flow import flow_methods
 from emulation.sim.flow.fair import by_priority, max_min
@@ -17,7 +18,6 @@ from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.size_only import SizeOnlyArray
-from emulation.topologies.topology import Fabric
 from transport.group.method_name import parse
 
 GIGABIT_10 = LinkConfig(10_000_000_000, 5_000)

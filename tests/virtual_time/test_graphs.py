@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from emulation.bounds import Busiest, NetworkParameters, bound, busiest, loads
 from emulation.report.topology_figure import topology_figure
 from emulation.report.wording import topology_text
-from emulation.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.bounds import Busiest, NetworkParameters, bound, busiest, loads
+from emulation.scenario.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.topologies.topology import HASH, STAR, Fabric, LinkSettings, Topology
+from emulation.scenario.topologies.topology_kinds import topology
 from emulation.sim.host_costs import HostCosts
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
-from emulation.topologies.topology import HASH, STAR, Fabric, LinkSettings, Topology
-from emulation.topologies.topology_kinds import topology
 from transport.collectives.cost import traffic_matrix
 from transport.group.method_name import parse as parse_method
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.scenario import ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.scenario import ScenarioError, canonical, from_canonical, parse
 from emulation.sim.flow.flow_methods import FLOWS
 from emulation.sim.host_costs import FREE, HostCosts
 from emulation.sim.network.simulated_link import UDP_FRAMING_BYTES, LinkConfig

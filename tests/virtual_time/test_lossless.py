@@ -14,15 +14,15 @@ import pytest
 
 pytest.importorskip("torch", reason="profiles of models need torch")
 
-from emulation.scenario import Faults, Scenario, load_variants, shipped
-from emulation.scenario_tables import PACKET
+from emulation.scenario.compute import ComputeTimes
+from emulation.scenario.scenario import Faults, Scenario, load_variants, shipped
+from emulation.scenario.scenario_tables import PACKET
+from emulation.scenario.workload_kinds import DDP, WORKLOADS
 from emulation.sim import simulated_run
-from emulation.sim.compute import ComputeTimes
 from emulation.sim.fidelity_level import FidelityLevel
 from emulation.sim.simulated_training import Training
-from emulation.training.replicas import Replicas
-from emulation.training.tasks.workload_kinds import DDP, WORKLOADS
-from emulation.training.workload import Score
+from emulation.workloads.replicas import Replicas
+from emulation.workloads.workload import Score
 from transport.group.method_name import METHODS, parse
 from transport.schedule.schedule_table import POLICIES
 from transport.schedule.scheduler import LinearCost, Profile

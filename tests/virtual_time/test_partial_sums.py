@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from emulation.results import MethodResult
-from emulation.scenario import Scenario, ScenarioError, parse
+from emulation.results.results import MethodResult
+from emulation.scenario.scenario import Scenario, ScenarioError, parse
 from emulation.sim.simulated_run import run_method
 from transport.group import method_name
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from emulation.errors import ScenarioError
-from emulation.profiles.model_profile import ModelLayer, ModelProfile
-from emulation.results import summary
-from emulation.scenario import Scenario, parse
-from emulation.scenario_tables import HostOptions, ParameterServer
+from emulation.experiments.whatif.gains import Question, gains
+from emulation.experiments.whatif.recorded_run import of_profile
+from emulation.results.results import summary
+from emulation.scenario.errors import ScenarioError
+from emulation.scenario.profiles.model_profile import ModelLayer, ModelProfile
+from emulation.scenario.scenario import Scenario, parse
+from emulation.scenario.scenario_tables import HostOptions, ParameterServer
 from emulation.sim.simulated_run import run_method
-from emulation.whatif.gains import Question, gains
-from emulation.whatif.recorded_run import of_profile
 from transport.group.method_name import parse as parse_method
 from transport.ps.config import ASYNCHRONOUS
 

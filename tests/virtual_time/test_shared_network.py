@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emulation.scenario.topologies.topology import Fabric
+from emulation.scenario.topologies.topology_kinds import seen_by
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
-from emulation.topologies.topology import Fabric
-from emulation.topologies.topology_kinds import seen_by
 
 ELEMENTS = 60_000
 

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from emulation.bounds import NetworkParameters, bound, loads
 from emulation.report.wording import topology_text
-from emulation.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.bounds import NetworkParameters, bound, loads
+from emulation.scenario.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.topologies.topology import SINGLE, Fabric, LinkSettings
+from emulation.scenario.topologies.topology_kinds import topology
 from emulation.sim.host_costs import HostCosts
 from emulation.sim.network.simulated_link import UDP_FRAMING_BYTES, LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
-from emulation.topologies.topology import SINGLE, Fabric, LinkSettings
-from emulation.topologies.topology_kinds import topology
 from switchagg.wire import frame_bytes
 from transport.group.method_name import parse as parse_method
 

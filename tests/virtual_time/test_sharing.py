@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from emulation.scenario_flows import own_hosts
-from emulation.scenario_tables import FIRST_COME, MAX_MIN, FlowOptions, JobOptions
-from emulation.shares import jain
+from emulation.results.shares import jain
+from emulation.scenario.scenario_flows import own_hosts
+from emulation.scenario.scenario_tables import FIRST_COME, MAX_MIN, FlowOptions, JobOptions
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS

@@ -14,17 +14,17 @@ pytest.importorskip("torch", reason="training needs torch")
 import torch
 from test_sim_run import scenario
 
-from emulation.errors import RunFailed
-from emulation.results import MethodResult, differing, document
-from emulation.scenario import Scenario
+from emulation.results.results import MethodResult, differing, document
+from emulation.scenario.compute import ComputeTimes
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import Scenario
 from emulation.sim.asynchronous import AsynchronousTraining
-from emulation.sim.compute import ComputeTimes
 from emulation.sim.network import ps_simulation
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.simulated_run import run_method, simulation_config
 from emulation.sim.simulated_training import Training
-from emulation.training.replicas import Replicas
-from emulation.training.workload import Score, build_workload
+from emulation.workloads.replicas import Replicas
+from emulation.workloads.workload import Score, build_workload
 from transport.group.method_name import parse
 from transport.meshes.mesh import Buffer, OutgoingMessage
 from transport.ps import colocated

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulation.results import document, unequal_ranks
-from emulation.scenario import ScenarioError, canonical, from_canonical, parse
+from emulation.results.results import document, unequal_ranks
+from emulation.scenario.scenario import ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.topologies.topology import Fabric
 from emulation.sim.network.bounded_simulation import BoundedSimulation
 from emulation.sim.network.simulated_link import DROPPABLE, LinkConfig, SimulatedLink, Tail
 from emulation.sim.network.simulation import SimulationConfig
@@ -16,7 +17,6 @@ from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.network.virtual_clock import VirtualClock
 from emulation.sim.simulated_run import run_method
-from emulation.topologies.topology import Fabric
 from transport.bounded.bounded_packets import BoundedHeader
 from transport.bounded.bounded_table import BOUNDED
 from transport.bounded.transfers import OutgoingTransfer, SendPlan

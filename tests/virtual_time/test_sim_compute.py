@@ -10,8 +10,8 @@ pytest.importorskip("torch", reason="training needs torch")
 
 from test_sim_run import scenario, train
 
-from emulation.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
-from emulation.sim.compute import ComputeTimes
+from emulation.scenario.compute import ComputeTimes
+from emulation.scenario.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.simulated_run import run_method
 from transport.group.method_name import METHODS

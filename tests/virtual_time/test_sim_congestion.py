@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from emulation.scenario.topologies.topology import Fabric
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switch_simulation import SwitchSimulation
-from emulation.topologies.topology import Fabric
 
 RATE = 1_000_000_000
 ECN_BYTES = 30_000

@@ -8,16 +8,16 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch")
 
-from emulation.errors import RunFailed
-from emulation.results import document
-from emulation.scenario import Scenario, parse
+from emulation.results.results import document
+from emulation.scenario.compute import ComputeTimes
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import Scenario, parse
 from emulation.sim import schedule_tuning
-from emulation.sim.compute import ComputeTimes
 from emulation.sim.layers import LayeredTraining
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.simulated_run import run_method, schedule_of, scheduled, simulation_config
-from emulation.training.replicas import Replicas
-from emulation.training.workload import Score
+from emulation.workloads.replicas import Replicas
+from emulation.workloads.workload import Score
 from transport.group.method_name import parse as parse_method
 from transport.schedule.by_arrival import MgWfbp
 from transport.schedule.schedule_table import POLICIES

@@ -10,9 +10,9 @@ pytest.importorskip("torch", reason="training needs torch")
 
 from test_sim_run import CountingReplicas, scenario
 
-from emulation.results import document, summary
-from emulation.scenario import Scenario
-from emulation.sim.compute import ComputeTimes
+from emulation.results.results import document, summary
+from emulation.scenario.compute import ComputeTimes
+from emulation.scenario.scenario import Scenario
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.simulated_run import simulation_config
 from emulation.sim.simulated_training import Training

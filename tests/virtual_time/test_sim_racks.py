@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.bounds import NetworkParameters, algbw_bound
+from emulation.scenario.bounds import NetworkParameters, algbw_bound
+from emulation.scenario.topologies.topology import Fabric
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.network.timing import time_allreduce
-from emulation.topologies.topology import Fabric
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import AggregationFailed
 from transport.group.method_name import parse as parse_method

@@ -12,17 +12,17 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs torch")
 
-from emulation.bounds import bound
-from emulation.compare import problems
-from emulation.errors import RunFailed
-from emulation.results import document, summary, write_json
-from emulation.scenario import Scenario, find, load, parse
-from emulation.sim.compute import ComputeTimes
+from emulation.experiments.compare import problems
+from emulation.results.results import document, summary, write_json
+from emulation.results.timeline import union_ns
+from emulation.scenario.bounds import bound
+from emulation.scenario.compute import ComputeTimes
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import Scenario, find, load, parse
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.simulated_run import run_method, simulation_config
 from emulation.sim.simulated_training import Training
-from emulation.timeline import union_ns
-from emulation.training.workload import Score
+from emulation.workloads.workload import Score
 from switchagg.native import library
 from transport.group.method_name import parse as parse_method
 

@@ -12,14 +12,14 @@ pytest.importorskip("torch", reason="training needs torch")
 import torch
 from torch import nn
 
-from emulation.bounds import loads
-from emulation.results import MethodResult, document, summary
-from emulation.scenario import Scenario, parse
+from emulation.results.results import MethodResult, document, summary
+from emulation.results.timeline import COMPUTE, NETWORK
+from emulation.scenario.bounds import loads
+from emulation.scenario.scenario import Scenario, parse
+from emulation.scenario.workload_kinds import FSDP, WORKLOADS, WorkloadKind
 from emulation.sim.simulated_run import run_method
-from emulation.timeline import COMPUTE, NETWORK
-from emulation.training.tasks.task import Batch
-from emulation.training.tasks.workload_kinds import FSDP, WORKLOADS, WorkloadKind
-from emulation.training.units import UnitLayout
+from emulation.workloads.tasks.task import Batch
+from emulation.workloads.units import UnitLayout
 from transport.group.method_name import parse as parse_method
 
 WIDTH, WORKERS = 48, 3

@@ -10,15 +10,15 @@ pytest.importorskip("torch", reason="training needs torch")
 
 from torch import nn
 
-from emulation.errors import RunFailed
-from emulation.results import MethodResult, summary
-from emulation.scenario import Scenario, ScenarioError, parse
+from emulation.results.results import MethodResult, summary
+from emulation.results.timeline import COMPUTE, NETWORK
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import Scenario, ScenarioError, parse
+from emulation.scenario.workload_kinds import TP, WORKLOADS, WorkloadKind
 from emulation.sim.simulated_run import run_method
-from emulation.timeline import COMPUTE, NETWORK
-from emulation.training.tasks.text import Gpt
-from emulation.training.tasks.text_tensor import SharedBlock, TensorTextTask
-from emulation.training.tasks.workload_kinds import TP, WORKLOADS, WorkloadKind
-from emulation.training.tensor_ranks import TensorReplicas
+from emulation.workloads.tasks.text import Gpt
+from emulation.workloads.tasks.text_tensor import SharedBlock, TensorTextTask
+from emulation.workloads.tensor_ranks import TensorReplicas
 from transport.group.method_name import parse as parse_method
 
 SCENARIO = """

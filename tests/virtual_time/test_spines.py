@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.bounds import NetworkParameters, algbw_bound
+from emulation.scenario.bounds import NetworkParameters, algbw_bound
+from emulation.scenario.topologies.topology import Fabric, LinkSettings, Topology, TopologyLink
+from emulation.scenario.topologies.topology_kinds import seen_by, topology, trees
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.spines.spine_trees import TreeEndpoints, jobs_of
-from emulation.topologies.topology import Fabric, LinkSettings, Topology, TopologyLink
-from emulation.topologies.topology_kinds import seen_by, topology, trees
 from switchagg.errors import AggregationFailed
 from switchagg.wire import HEADER_BYTES
 from transport.group.method_name import parse as parse_method

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.scenario import parse
+from emulation.scenario.scenario import parse
 from emulation.sim.network.aggregation_host import CREDIT_BYTES_MAX
 from emulation.sim.network.simulated_link import CE, ECT, LinkConfig, SimulatedLink, addressed
 from emulation.sim.network.simulation import SimulationConfig

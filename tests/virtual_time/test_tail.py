@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.scenario import ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.scenario import ScenarioError, canonical, from_canonical, parse
 from emulation.sim.network.simulated_link import LinkConfig, SimulatedLink, Tail, TailDelays
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.strict_link import StrictLink

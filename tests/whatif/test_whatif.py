@@ -11,18 +11,25 @@ import pytest
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
-from emulation.profiles.graph import GraphOperation, WorkloadGraph
-from emulation.profiles.model_profile import ModelLayer, ModelProfile
-from emulation.profiles.profile_errors import ProfileError
-from emulation.scenario import parse as parse_scenario
+from emulation.experiments.whatif import call_cost as costs
+from emulation.experiments.whatif import gains as asking
+from emulation.experiments.whatif.call_cost import HostLink
+from emulation.experiments.whatif.forecast import ForecastLimits, forecast, iteration_ns
+from emulation.experiments.whatif.gains import Question, gains, parse_rates, rank_costs
+from emulation.experiments.whatif.recorded_run import (
+    BUCKET_BYTES,
+    RecordedCollective,
+    RecordedRun,
+    of_graph,
+    of_profile,
+    read,
+)
+from emulation.experiments.whatif.whatif_page import about
+from emulation.scenario.profiles.graph import GraphOperation, WorkloadGraph
+from emulation.scenario.profiles.model_profile import ModelLayer, ModelProfile
+from emulation.scenario.profiles.profile_errors import ProfileError
+from emulation.scenario.scenario import parse as parse_scenario
 from emulation.sim.simulated_run import run_method
-from emulation.whatif import call_cost as costs
-from emulation.whatif import gains as asking
-from emulation.whatif.call_cost import HostLink
-from emulation.whatif.forecast import ForecastLimits, forecast, iteration_ns
-from emulation.whatif.gains import Question, gains, parse_rates, rank_costs
-from emulation.whatif.recorded_run import BUCKET_BYTES, RecordedCollective, RecordedRun, of_graph, of_profile, read
-from emulation.whatif.whatif_page import about
 from tests.html_page import checked
 from tests.profiles.trace_events import ddp_step, write
 from transport.group.method_name import parse

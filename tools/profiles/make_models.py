@@ -1,4 +1,4 @@
-"""Writes the shipped model profiles, emulation/profiles/models/*.toml, from the models' definitions.
+"""Writes the shipped model profiles, emulation/scenario/profiles/models/*.toml, from the models' definitions.
 
 Parameters are exact; each model's sum is checked against the published count. Times are derived: multiplications and
 additions of convolutions and matrix products, two for each pair, over a device's rate. Run from the repository:
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from emulation.profiles.model_profile import MODELS_FOLDER, ModelLayer, ModelProfile
+from emulation.scenario.profiles.model_profile import MODELS_FOLDER, ModelLayer, ModelProfile
 
 V100_FLOPS = 10e12
 V100 = (

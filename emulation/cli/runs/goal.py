@@ -41,11 +41,11 @@ def goal(
     `switchagg goal llama7b --workers 32 --parallel tp --degree 8 --method halving_doubling > llama.goal`
     """
     with outcomes():
-        from emulation.profiles import goal_format as language
-        from emulation.profiles.graph import WorkloadGraph
-        from emulation.profiles.profile_errors import ProfileError
-        from emulation.profiles.profile_formats import MAKERS, load
-        from emulation.profiles.workload_keys import load_workload
+        from emulation.scenario.profiles import goal_format as language
+        from emulation.scenario.profiles.graph import WorkloadGraph
+        from emulation.scenario.profiles.profile_errors import ProfileError
+        from emulation.scenario.profiles.profile_formats import MAKERS, load
+        from emulation.scenario.profiles.workload_keys import load_workload
 
         if parallel not in MAKERS:
             raise ProfileError(f"--parallel {parallel}: unknown; allowed: {', '.join(MAKERS)}")

@@ -14,7 +14,7 @@ from emulation.cli.outcomes import EXIT_FAILED, outcomes
 from emulation.cli.start.completion import method_names
 
 if TYPE_CHECKING:
-    from emulation.bench.hosts.hosts_plan import HostsPlan
+    from emulation.experiments.bench.hosts.hosts_plan import HostsPlan
 
 Least = Annotated[str, typer.Option("--minbytes", "-b", metavar="SIZE", help="Smallest size: bytes, or K, M, G")]
 Most = Annotated[str, typer.Option("--maxbytes", "-e", metavar="SIZE", help="Largest size")]
@@ -94,8 +94,8 @@ def hosts(
     Definitions of columns: docs/bench-hosts.md. **Exit code**: 1 if an element was wrong, or something failed.
     """
     with outcomes():
-        from emulation.bench.hosts import hosts_plan as plans
-        from emulation.scenario import ScenarioError
+        from emulation.experiments.bench.hosts import hosts_plan as plans
+        from emulation.scenario.scenario import ScenarioError
 
         local = ranks and "RANK" not in os.environ
         plan = plans.HostsPlan(
@@ -115,7 +115,7 @@ def hosts(
                 "torchrun didn't start this (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set): torchrun "
                 "--nnodes 2 … --no-python switchagg bench hosts on each machine, or --ranks 2 for ranks on this one"
             )
-        from emulation.bench.hosts import hosts_rank
+        from emulation.experiments.bench.hosts import hosts_rank
 
         hosts_rank.run(plan, hosts_rank.Files(json_file, csv_file))
 

@@ -86,8 +86,8 @@ def run_to_end(command: list[str], variables: Mapping[str, str] | None = None, s
 
 def _write_profiles(traces: list[Path], stem: Path) -> list[str]:
     """Writes the profile of data-parallel ranks; what to say."""
-    from emulation.profiles.torch_trace import model_profile, record
     from emulation.report.wording import bytes_text, time_text
+    from emulation.scenario.profiles.torch_trace import model_profile, record
 
     recordings = [record(trace) for trace in traces]
     first = recordings[0]

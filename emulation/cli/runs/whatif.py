@@ -76,9 +76,9 @@ def whatif(
     switch+bytescheduler, switch~lanes8+bytescheduler. `auto` takes the cheapest host collective for each call.
     """
     with outcomes():
-        from emulation.whatif import gains as asking
-        from emulation.whatif.recorded_run import read
-        from emulation.whatif.whatif_page import lines, write
+        from emulation.experiments.whatif import gains as asking
+        from emulation.experiments.whatif.recorded_run import read
+        from emulation.experiments.whatif.whatif_page import lines, write
 
         names = asking.METHODS if methods is None else tuple(name.strip() for name in _split(methods))
         try:
@@ -99,7 +99,7 @@ def whatif(
 def _keys(hosts: str, settings: list[str]) -> dict[str, int | str]:
     """Of [hosts] and [ps]. Raises ValueError."""
     from emulation.cli.compare_console import overrides
-    from emulation.whatif.call_cost import HOST_KEYS
+    from emulation.experiments.whatif.call_cost import HOST_KEYS
 
     if hosts not in HOST_KEYS:
         raise ValueError(f"--hosts {hosts}: unknown; allowed: {', '.join(HOST_KEYS)}")

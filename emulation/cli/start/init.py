@@ -36,7 +36,7 @@ def init(folder: Annotated[Path, typer.Argument(help="Where; made if it isn't th
     """
     with outcomes():
         from emulation.cli.start.shipped import shipped, text_for
-        from emulation.errors import RunFailed
+        from emulation.scenario.errors import RunFailed
 
         scenario, script = folder / SCENARIO, folder / SCRIPT
         texts = {

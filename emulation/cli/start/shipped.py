@@ -24,7 +24,7 @@ _GENERATED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
 
 def shipped(installed: Path = _INSTALLED) -> dict[str, Path]:
     """Name -> file or folder, sorted. Raises RunFailed if this installation was made without them."""
-    from emulation.errors import RunFailed
+    from emulation.scenario.errors import RunFailed
 
     root = installed.parents[1]
     folders, programs = [installed], root / "switchagg" / "programs"
@@ -64,7 +64,7 @@ def text_for(path: Path, name: str) -> str:
 def copy_out(name: str, path: Path, folder: Path) -> Path:
     """Copies an example into a folder, which is made. Raises RunFailed if something of its name is there already, or if
     it can't be written."""
-    from emulation.errors import RunFailed
+    from emulation.scenario.errors import RunFailed
 
     target = folder / name
     if target.exists() or target.is_symlink():

@@ -16,7 +16,7 @@ def show_version(wanted: bool) -> None:
 
 def version_lines() -> tuple[str, str]:
     """switchagg, its commit and where it is; Python, PyTorch, the compiled core and the system."""
-    from emulation.host import ROOT, installed_version, pretty_name, revision
+    from emulation.testbed.host import ROOT, installed_version, pretty_name, revision
     from switchagg.native import library
 
     commit = revision()

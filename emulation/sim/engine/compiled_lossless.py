@@ -4,6 +4,7 @@ import ctypes
 from functools import lru_cache
 from typing import Any, cast
 
+from emulation.scenario.topologies.topology import Hop
 from emulation.sim.engine import engine_library
 from emulation.sim.engine.compiled_clock import CompiledClock
 from emulation.sim.engine.compiled_links import CompiledLink
@@ -11,7 +12,6 @@ from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.lossless.lossless_network import LosslessNetwork
 from emulation.sim.lossless.pausing import IngressPort, PausableLink, PfcConfig
 from emulation.sim.network.simulated_link import LinkConfig
-from emulation.topologies.topology import Hop
 from switchagg.priority import CLASSES
 
 _POINTER, _U32, _U64, _I64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64

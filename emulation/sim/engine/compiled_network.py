@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from emulation.scenario.topologies.topology import Hop
 from emulation.sim.engine import engine_library
 from emulation.sim.engine.compiled_clock import ALL_BYTES, CompiledClock
 from emulation.sim.engine.compiled_host import CompiledHost
@@ -21,7 +22,6 @@ from emulation.sim.network.switched_network import SimulatedSwitch, SwitchedNetw
 from emulation.sim.network.virtual_clock import Action
 from emulation.sim.size_only import SizeOnlyArray
 from emulation.sim.spines.paths import HashedPaths, SprayedPaths
-from emulation.topologies.topology import Hop
 from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError
 from switchagg.job import JobConfig

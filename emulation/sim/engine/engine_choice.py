@@ -6,11 +6,11 @@
 import os
 from collections.abc import Callable
 
+from emulation.scenario.topologies.topology import Topology
 from emulation.sim.engine.compiled_lossless import CompiledLosslessNetwork
 from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
-from emulation.topologies.topology import Topology
 from switchagg.codecs.spec import parse_sums
 from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError

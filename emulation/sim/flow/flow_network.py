@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emulation.scenario.topologies.topology import Hop, Topology
 from emulation.sim.flow.call_load import CallLoad
 from emulation.sim.flow.fair import Floats, by_priority
 from emulation.sim.network.virtual_clock import VirtualClock
-from emulation.topologies.topology import Hop, Topology
 
 DIGITS = 4
 """Links whose loads are equal to so many digits of the busiest one's count as one."""

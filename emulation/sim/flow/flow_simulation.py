@@ -15,6 +15,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from emulation.scenario.topologies.topology import SPRAY, Topology
+from emulation.scenario.topologies.topology_kinds import TOPOLOGIES
 from emulation.sim.flow.call_load import CallLoad
 from emulation.sim.flow.call_values import carry_out
 from emulation.sim.flow.flow_network import FlowNetwork
@@ -22,8 +24,6 @@ from emulation.sim.flow.formula import formula_shape
 from emulation.sim.network.aggregation_host import Done
 from emulation.sim.network.simulation import SimulatedCall, Simulation, SimulationConfig
 from emulation.sim.size_only import SizeOnlyArray
-from emulation.topologies.topology import SPRAY, Topology
-from emulation.topologies.topology_kinds import TOPOLOGIES
 from switchagg.description import Kind
 from switchagg.errors import JobError
 from switchagg.priority import BEST_EFFORT

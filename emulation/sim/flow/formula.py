@@ -1,6 +1,6 @@
 """α–β–γ costs of a call: the bytes of the busiest link at its rate, and latency for each message of a plan.
 
-The bytes, what hosts have to do and what servers answer late are those of `emulation.bounds`, the messages those of
+The bytes, what hosts have to do and what servers answer late are those of `scenario/bounds.py`, the messages those of
 `transport.collectives.cost`. Calls share the busiest link. γ is 0: in virtual time adding takes none.
 """
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from emulation.bounds import (
+from emulation.scenario.bounds import (
     Needs,
     NetworkParameters,
     coded_share,

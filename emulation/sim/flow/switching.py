@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from emulation.scenario.topologies.topology import Topology
 from emulation.sim.flow.call_load import CallLoad
 from emulation.sim.flow.flow_network import FlowNetwork
 from emulation.sim.network.simulated_link import UDP_FRAMING_BYTES
-from emulation.topologies.topology import Topology
 from switchagg.calls.chunked_call import ArrayCall, row_of
 from switchagg.calls.small_call import small_rows
 from switchagg.description import DESCRIBED_WORKERS_MOST

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from emulation.scenario.topologies.topology import Hop
 from emulation.sim.lossless.pausing import PausableLink
 from emulation.sim.network.virtual_clock import SimulationError, VirtualClock
-from emulation.topologies.topology import Hop
 
 CHECKS = 4  # within the time after which a port counts as stuck
 

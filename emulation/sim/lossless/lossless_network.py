@@ -4,11 +4,11 @@ from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
+from emulation.scenario.topologies.topology import Hop, Topology
 from emulation.sim.lossless.deadlock import DeadlockWatch, refuse_cycles
 from emulation.sim.lossless.pausing import Charges, IngressPort, PausableLink, PfcConfig
 from emulation.sim.network.simulated_link import CLASS_SHIFT, LinkConfig, SimulatedLink
 from emulation.sim.network.switched_network import SwitchedNetwork
-from emulation.topologies.topology import Hop, Topology
 from switchagg.priority import BEST_EFFORT, CLASSES
 
 

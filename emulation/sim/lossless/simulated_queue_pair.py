@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from emulation.scenario_tables import RDMA_CONTROLS
+from emulation.scenario.scenario_tables import RDMA_CONTROLS
 from emulation.sim.network.aggregation_host import Alarm
 from emulation.sim.network.simulated_link import CE, ECT, SimulatedLink
 from emulation.sim.traffic.host_queue import HostQueue

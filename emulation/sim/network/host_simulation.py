@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emulation.scenario.topologies.topology import STAR
 from emulation.sim.engine import engine_choice
 from emulation.sim.engine.compiled_group import CompiledGroup
 from emulation.sim.engine.compiled_member import CompiledMember
@@ -16,7 +17,6 @@ from emulation.sim.network.mesh_host import MemberHost
 from emulation.sim.network.simulation import SimulatedCall, Simulation, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.size_only import SizeOnlyArray
-from emulation.topologies.topology import STAR
 from switchagg.calls.call_request import CallRequest
 from switchagg.priority import BEST_EFFORT
 from transport.collectives.choice import SIZES_BYTES, AlgorithmChoice, fit, to_words

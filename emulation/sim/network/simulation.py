@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from numpy.typing import NDArray
 
+from emulation.scenario.topologies.topology import SPRAY, STAR, Fabric, Hop, LinkSettings, Topology
+from emulation.scenario.topologies.topology_kinds import topology
 from emulation.sim.host_costs import FREE, CallTurns, HostCosts
 from emulation.sim.lossless.lossless_network import LosslessNetwork
 from emulation.sim.lossless.pausing import PfcConfig
@@ -23,8 +25,6 @@ from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.network.virtual_clock import Action
 from emulation.sim.size_only import SizeOnlyArray
 from emulation.sim.traffic.tcp_mesh import SimulatedTcpMesh, TcpMeshHost
-from emulation.topologies.topology import SPRAY, STAR, Fabric, Hop, LinkSettings, Topology
-from emulation.topologies.topology_kinds import topology
 from switchagg.calls.call_request import CallRequest
 from switchagg.calls.round_calls import Ended, RoundCalls, RoundCoding, RoundKeys
 from switchagg.codecs.array_codec import Reduction, Tensors

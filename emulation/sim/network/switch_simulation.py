@@ -8,14 +8,14 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
+from emulation.scenario.topologies.topology import Topology
+from emulation.scenario.topologies.topology_kinds import trees
 from emulation.sim.engine import engine_choice
 from emulation.sim.network.aggregation_host import AggregationHost, Done
 from emulation.sim.network.simulation import SimulatedCall, Simulation, SimulationConfig
 from emulation.sim.network.switched_network import SimulatedSwitch, SwitchedNetwork
 from emulation.sim.size_only import SizeOnlyArray
 from emulation.sim.spines.spine_trees import TreeEndpoints, jobs_of
-from emulation.topologies.topology import Topology
-from emulation.topologies.topology_kinds import trees
 from switchagg.aggregator import Parent
 from switchagg.calls.call_request import CallRequest
 from switchagg.calls.member_calls import MemberCalls

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emulation.scenario.topologies.topology import SPRAY, Hop, LinkSettings, Topology
 from emulation.sim.network.aggregation_host import AggregationHost
 from emulation.sim.network.mesh_host import MemberHost, MeshHost
 from emulation.sim.network.simulated_link import (
@@ -28,7 +29,6 @@ from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.virtual_clock import Action, VirtualClock
 from emulation.sim.size_only import SizeOnlyArray
 from emulation.sim.spines.paths import HashedPaths, SprayedPaths
-from emulation.topologies.topology import SPRAY, Hop, LinkSettings, Topology
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.job import JobConfig

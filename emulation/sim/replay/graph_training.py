@@ -14,17 +14,17 @@ from functools import partial
 from heapq import heappop, heappush
 from typing import Any, cast
 
-from emulation.profiles.graph import COMPUTE, SEND, WORLD, GraphOperation, ProgramOrder, WorkloadGraph
-from emulation.results import MethodResult
-from emulation.scenario import Scenario
-from emulation.sim.compute import ComputeTimes
+from emulation.results.results import MethodResult
+from emulation.results.timeline import COMPUTE as COMPUTE_TRACK
+from emulation.results.timeline import NETWORK, Span, is_recorded, union_ns
+from emulation.scenario.compute import ComputeTimes
+from emulation.scenario.profiles.graph import COMPUTE, SEND, WORLD, GraphOperation, ProgramOrder, WorkloadGraph
+from emulation.scenario.scenario import Scenario
+from emulation.scenario.topologies.topology_kinds import seen_by
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.replay.size_only_replicas import SizeOnlyReplicas
 from emulation.sim.simulated_training import Progress, RankClock, Training
 from emulation.sim.size_only import SizeOnlyArray
-from emulation.timeline import COMPUTE as COMPUTE_TRACK
-from emulation.timeline import NETWORK, Span, is_recorded, union_ns
-from emulation.topologies.topology_kinds import seen_by
 from switchagg.description import Kind
 from switchagg.layout import shard_range
 from transport.group.method_name import METHODS, MethodName

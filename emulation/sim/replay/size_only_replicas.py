@@ -1,4 +1,4 @@
-"""Replicas that compute nothing: their gradients are size-only. In place of `emulation.training.replicas.Replicas`."""
+"""Replicas that compute nothing: their gradients are size-only. In place of `emulation.workloads.replicas.Replicas`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-from emulation.profiles.buckets import Bucket
-from emulation.profiles.model_profile import ModelProfile
+from emulation.scenario.profiles.buckets import Bucket
+from emulation.scenario.profiles.model_profile import ModelProfile
 from emulation.sim.size_only import SizeOnlyArray
 from switchagg.codecs.array_codec import Tensor
 from transport.schedule.profile import Profile

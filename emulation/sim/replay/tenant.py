@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from emulation.profiles.graph import ProgramOrder, WorkloadGraph
-from emulation.scenario_tables import JobOptions
+from emulation.scenario.profiles.graph import ProgramOrder, WorkloadGraph
+from emulation.scenario.scenario_tables import JobOptions
 from emulation.sim.network.simulation import Simulation
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.replay.graph_training import POINT_TO_POINT, GraphRank, GraphTraining, Groups

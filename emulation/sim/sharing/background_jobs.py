@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.profiles.workload_keys import tenant_graph
-from emulation.results import spread
-from emulation.scenario_tables import SAME, JobOptions
-from emulation.shares import jain
+from emulation.results.results import spread
+from emulation.results.shares import jain
+from emulation.scenario.profiles.workload_keys import tenant_graph
+from emulation.scenario.scenario_tables import SAME, JobOptions
+from emulation.scenario.topologies.topology_kinds import seen_by
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.switch_simulation import SwitchSimulation
@@ -20,7 +21,6 @@ from emulation.sim.replay.graph_training import POINT_TO_POINT
 from emulation.sim.replay.tenant import JOB_IDS, ReplayedJob
 from emulation.sim.sharing.loads import Loads
 from emulation.sim.sharing.slot_division import SlotDivision
-from emulation.topologies.topology_kinds import seen_by
 from switchagg.controller.slot_shares import SlotDemand
 from transport.group.method_name import METHODS
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from emulation.results import percentile
+from emulation.results.results import percentile
 from emulation.sim.network.switched_network import SwitchedNetwork
 
 BINS_MOST = 200

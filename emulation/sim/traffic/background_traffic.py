@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from emulation.scenario_flows import Arrival, Arrivals, user_of
-from emulation.scenario_tables import RDMA_CONTROLS, FlowOptions
-from emulation.shares import FinishedFlow
+from emulation.results.shares import FinishedFlow
+from emulation.scenario.scenario_flows import Arrival, Arrivals, user_of
+from emulation.scenario.scenario_tables import RDMA_CONTROLS, FlowOptions
 from emulation.sim.lossless.simulated_queue_pair import PAYLOAD_BYTES, SimulatedQueuePair
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.traffic.connection import Connections, TcpConnection

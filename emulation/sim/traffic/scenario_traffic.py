@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from emulation.scenario_flows import flow_ways, job_hops, places, shared_hops
-from emulation.scenario_tables import FlowOptions
-from emulation.shares import times
+from emulation.results.shares import times
+from emulation.scenario.scenario_flows import flow_ways, job_hops, places, shared_hops
+from emulation.scenario.scenario_tables import FlowOptions
 from emulation.sim.lossless.simulated_queue_pair import rdma_bytes_of
 from emulation.sim.network.simulated_link import Origin
 from emulation.sim.network.simulation import Simulation

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from emulation.shares import LOOK_NS, shared_link
+from emulation.results.shares import LOOK_NS, shared_link
 from emulation.sim.network.simulated_link import Origin, SimulatedLink
 from emulation.sim.network.virtual_clock import VirtualClock
 

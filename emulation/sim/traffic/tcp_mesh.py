@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from emulation.scenario_tables import RDMA_CONTROLS
+from emulation.scenario.scenario_tables import RDMA_CONTROLS
 from emulation.sim.lossless.simulated_queue_pair import DcqcnPacket, SimulatedQueuePair, rdma_bytes_of
 from emulation.sim.network.mesh_host import ClassFlow, MeshHost
 from emulation.sim.network.simulated_link import CE, CLASS_SHIFT, NODE_MASK, SimulatedLink

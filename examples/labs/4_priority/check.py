@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from emulation.bounds import bound
-from emulation.compare import choose_plane
-from emulation.errors import RunFailed
-from emulation.profiles.model_profile import ModelProfile
-from emulation.results import document
-from emulation.scenario import Scenario, ScenarioError, load
-from emulation.scenario_tables import Methods
+from emulation.experiments.compare import choose_plane
+from emulation.results.results import document
+from emulation.scenario.bounds import bound
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.profiles.model_profile import ModelProfile
+from emulation.scenario.scenario import Scenario, ScenarioError, load
+from emulation.scenario.scenario_tables import Methods
 from emulation.sim.simulated_run import run_method
 from transport.group.method_name import parse as parse_method
 

@@ -6,7 +6,7 @@
 
 #include <bpf/bpf_helpers.h>
 
-/* Written into the object's file before it is loaded: see emulation/mininet/marks.py. */
+/* Written into the object's file before it is loaded: see emulation/testbed/mininet/marks.py. */
 const volatile uint64_t ns_per_mebibyte = 0x5a5a5a5a5a5a5a01;
 const volatile uint64_t threshold_ns = 0x5a5a5a5a5a5a5a02;
 const volatile uint64_t limit_ns = 0x5a5a5a5a5a5a5a03;

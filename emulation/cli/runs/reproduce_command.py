@@ -1,0 +1,71 @@
+"""`switchagg reproduce`: published results, run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, stop
+
+
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Results  [default: all]")] = None,
+    write: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write reproduced.md and its figures there; needs all results")
+    ] = None,
+) -> None:
+    """Run papers' results again: their numbers beside ours, with source, conditions, error, order and verdict.
+
+    Ours are made from the papers' inputs alone, in virtual time, by the schedules' model or by counting bytes. A result
+    *agrees* or *differs* by a rule that is the same for all, and says why it differs; it is *open* where too little of
+    the paper could be read. With names, every cell is shown.
+
+    **Examples**
+
+    `switchagg reproduce` : all, one line each
+
+    `switchagg reproduce dgc mgwfbp`
+
+    `switchagg reproduce --write docs` : what docs/reproduced.md is made by
+    """
+    with outcomes():
+        from rich.console import Console
+        from rich.table import Table
+
+        from emulation.experiments.reproduce import catalogue, reproduced_page
+        from emulation.experiments.reproduce.published import ReproduceError, judge
+
+        if write is not None and names:
+            stop("--write needs all results, so no names", EXIT_USAGE)
+        try:
+            wanted = [catalogue.find(name) for name in names or catalogue.names()]
+        except ReproduceError as error:
+            stop(str(error), EXIT_USAGE)
+        results: list[reproduced_page.Judged] = []
+        for number, published in enumerate(wanted, start=1):
+            typer.echo(f"[{number}/{len(wanted)}] {published.name}", err=True)
+            try:
+                results.append((published, judge(published, published.compute())))
+            except ReproduceError as error:
+                stop(str(error), EXIT_FAILED)
+        console = Console()
+
+        def show(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+            table = Table(title=title or None, title_justify="left")
+            for place, word in enumerate(head):
+                table.add_column(word, no_wrap=not place)
+            for row in rows:
+                table.add_row(*row)
+            console.print(table)
+
+        name, _, *rest = reproduced_page.SUMMARY_HEAD
+        show("", (name, *rest), [(row[0], *row[2:]) for row in reproduced_page.summary_rows(results)])
+        for published, judgement in results if names else ():
+            head = ("cell", f"paper, {published.unit}", "ours", "error")
+            show(f"{published.title} ({published.source})", head, reproduced_page.cell_rows(published, judgement))
+            console.print(reproduced_page.verdict_line(published, judgement), style="bold")
+        if write is not None:
+            reproduced_page.write(results, write)
+            typer.echo(f"{write / 'reproduced.md'} written", err=True)

@@ -1,0 +1,339 @@
+"""Figures of a benchmark, drawn from its document alone, in the style of `emulation/report/comparison_figures.py`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator, PercentFormatter
+
+from emulation.experiments.bench.allreduce.answer import bound, over_gloo, shaped
+from emulation.experiments.bench.allreduce.bench_methods import cut
+from emulation.report.comparison_figures import STYLE
+from emulation.report.svg import INK, WIDTH, tip, tips
+from emulation.testbed.certificate.fidelity import rate_text
+from emulation.testbed.mininet.launch import BY_SWITCH
+from switchagg.dataplane.plane_kinds import DATAPLANES
+from transport.group.method_name import METHODS, traffic
+from transport.links.link_kinds import LINKS
+
+PLANE_MARKERS = dict(zip(DATAPLANES, itertools.cycle("osxD^v"), strict=False))
+CONTROL_LINES = {"cubic": "--", "bbr": ":", "reno": "-."}
+_DASHES = ("--", (0, (4, 1)), (0, (1, 1)), (0, (6, 2, 1, 2)), (0, (8, 2)), (0, (3, 1, 1, 1)))
+LINK_LINES = {"": "-", **dict(zip(LINKS, itertools.cycle(_DASHES), strict=False))}
+_BOUND = INK
+IN_SWITCH = ", lost in the switch"
+_PANELS_ABREAST = 2  # more are too narrow for a small screen
+
+Row = dict[str, Any]
+
+
+def draw_all(built: dict[str, Any]) -> dict[str, Figure]:
+    """Figures by name: those the document has numbers for."""
+    makers: dict[str, tuple[str, Callable[[Any], Figure | None]]] = {
+        "speedup": ("allreduce", speedups),
+        "allreduce": ("allreduce", allreduce),
+        "unshaped": ("unshaped", unshaped),
+        "codecs": ("codecs", codecs),
+        "loss": ("loss", loss),
+        "planes": ("planes", planes),
+        "numbers": ("numbers", numbers),
+    }
+    figures = {}
+    with matplotlib.rc_context(STYLE):
+        for name, (part, make) in makers.items():
+            figure = make(built["parts"][part]) if built["parts"].get(part) else None
+            if figure is not None:
+                figures[name] = figure
+    return figures
+
+
+def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
+    """Share of the payload limit against size: a row of panels for each rate, a column for each number of workers."""
+    limited = shaped(networks)
+    if not limited:
+        return None
+    workers = sorted({_topology(network)["workers"] for network in limited})
+    rates = sorted({_topology(network)["rate_bps"] for network in limited})
+    figure = Figure(figsize=(max(5.0, 1.0 + 2.2 * len(workers)), 1.4 + 1.9 * len(rates)), layout="constrained")
+    grid = figure.subplots(len(rates), len(workers), squeeze=False, sharex=True, sharey=True)
+    names: dict[str, Any] = {}
+    # small arrays may go beyond the limit, by the burst of the shaper
+    top = 1.06 * max(1.0, *(row["share_of_payload_limit"] for network in limited for row in network["rows"]))
+    for network in limited:
+        topology = _topology(network)
+        axes = grid[rates.index(topology["rate_bps"])][workers.index(topology["workers"])]
+        axes.set_title(network["title"], fontsize=10)
+        for name, rows in _by_name(network["rows"]).items():
+            points = [(row["size_bytes"], row["share_of_payload_limit"]) for row in rows]
+            names[_label(name)] = axes.plot(*zip(*points, strict=True), **_look(name))[0]
+            tips(axes, points, [f"{_label(name)}, {_size(size)}: {share:.1%}" for size, share in points])
+        most = 1 / traffic("ring", topology["workers"])
+        names["bound of host methods"] = axes.axhline(most, color=_BOUND, linewidth=1, linestyle=":")
+        _sizes_below(axes)
+        axes.set_ylim(0, top)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    for axes in grid.flat:
+        axes.set_visible(bool(axes.lines))
+    figure.supylabel("algbw / (link rate × payload share of a frame)", fontsize=10)  # noqa: RUF001
+    figure.supxlabel("size of the array on each worker", fontsize=10)
+    figure.legend(names.values(), names.keys(), loc="outside upper center", ncols=4)
+    return figure
+
+
+def speedups(networks: Sequence[dict[str, Any]]) -> Figure | None:
+    """How much faster than Gloo, against size, by rate; the bound against an ideal ring as a line."""
+    limited = shaped(networks)
+    workers = sorted({_topology(network)["workers"] for network in limited})
+    if not any(row["method"] == "gloo" for network in limited for row in network["rows"]):
+        return None
+    columns = min(_PANELS_ABREAST, len(workers))
+    lines = -(-len(workers) // columns)
+    figure = Figure(figsize=(WIDTH, 0.6 + 3.0 * lines), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False, sharey=True)
+    for axes in grid.flat[len(workers) :]:
+        axes.set_visible(False)
+    for axes, count in zip(grid.flat, workers, strict=False):
+        here = sorted(
+            (network for network in limited if _topology(network)["workers"] == count),
+            key=lambda network: int(_topology(network)["rate_bps"]),
+        )
+        for place, network in enumerate(here):
+            shade = matplotlib.colormaps["viridis"](0.1 + 0.75 * place / max(1, len(here) - 1))
+            if points := sorted(over_gloo(network).items()):
+                rate = rate_text(_topology(network)["rate_bps"])
+                axes.plot(*zip(*points, strict=True), marker="o", markersize=4, color=shade, label=rate)
+                tips(axes, points, [f"n = {count}, {rate}, {_size(size)}: {times:.2f}×" for size, times in points])  # noqa: RUF001
+        most = bound(here[0])
+        axes.axhline(most, color=_BOUND, linestyle=":", label=f"bound: {most:.3g}")
+        axes.axhline(1.0, color="#BBBBBB", linewidth=1)
+        axes.set_title(f"n = {count}", fontsize=10)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(FixedLocator([0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20]))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))  # noqa: RUF001
+        axes.yaxis.set_minor_locator(NullLocator())
+        _sizes_below(axes)
+        axes.legend(fontsize=8)
+    figure.supylabel("speed-up over Gloo", fontsize=10)
+    figure.supxlabel("size of the array on each worker", fontsize=10)
+    return figure
+
+
+def unshaped(networks: Sequence[dict[str, Any]]) -> Figure | None:
+    """Without a rate limit: what the machine carries, and the CPU time of a packet."""
+    drawn_networks = [network for network in networks if network["rows"]]
+    if not drawn_networks:
+        return None
+    figure = Figure(figsize=(max(8.0, 1.2 + 3.6 * len(drawn_networks)), 6.4), layout="constrained")
+    above, below = figure.subplots(2, len(drawn_networks), squeeze=False, sharey="row")
+    names: dict[str, Any] = {}
+    for axes, bars, network in zip(above, below, drawn_networks, strict=True):
+        axes.set_title(network["title"], fontsize=10)
+        for name, rows in _by_name(network["rows"]).items():
+            points = [(row["size_bytes"], row["algbw_bytes_per_s"] * 8e-9) for row in rows]
+            names[_label(name)] = axes.plot(*zip(*points, strict=True), **_look(name))[0]
+            tips(axes, points, [f"{_label(name)}, {_size(size)}: {gbps:.2f} Gb/s" for size, gbps in points])
+        _sizes_below(axes)
+        axes.set_ylim(bottom=0)
+        largest = [max(rows, key=lambda row: row["size_bytes"]) for rows in _by_name(network["rows"]).values()]
+        for place, row in enumerate(largest):
+            worker, both = (row["worker_cpu_ns_per_packet"] or 0) / 1e3, _cpu_us(row)
+            look = _look(row["name"])
+            bars.barh(place, worker, height=0.6, color=look["color"])
+            bars.barh(place, both - worker, left=worker, height=0.6, color=look["color"], alpha=0.45, hatch="//")
+            for bar in bars.patches[-2:]:
+                tip(bar, f"{_label(row['name'])}: {worker:.2f} µs in the worker, {both - worker:.2f} in the switch")
+            idle = "" if row["cpu_idle_share"] is None else f", {row['cpu_idle_share']:.0%} idle"
+            bars.text(both, place, f" {both:.2f} µs{idle}", va="center", fontsize=8)
+        bars.set_yticks(range(len(largest)), [_label(row["name"]) for row in largest], fontsize=8)
+        bars.set_xlim(0, 1.6 * max(map(_cpu_us, largest)) + 0.05)
+        bars.grid(axis="y", visible=False)
+        bars.invert_yaxis()
+        bars.set_xlabel(f"CPU µs per packet sent (hatched: switch), {_size(largest[0]['size_bytes'])}")
+    above[0].set_ylabel("algbw, Gb/s per worker")
+    figure.legend(names.values(), names.keys(), loc="outside upper center", ncols=4)
+    return figure
+
+
+def codecs(networks: Sequence[dict[str, Any]]) -> Figure | None:
+    """Elements per second of each method, and its own bound; arrays of all types have as many elements."""
+    panels: dict[str, list[Row]] = {}
+    for network in networks:
+        panels.setdefault(network["title"], []).extend(network["rows"])
+    panels = {title: rows for title, rows in panels.items() if rows}
+    if not panels:
+        return None
+    heights = [1.1 + 0.34 * len(rows) for rows in panels.values()]
+    figure = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
+    every = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (title, rows) in zip(every, panels.items(), strict=True):
+        for place, row in enumerate(rows):
+            speed, most = (row[name] and row[name] / 4e6 for name in ("algbw_bytes_per_s", "bound_bytes_per_s"))
+            bars = axes.barh(place, speed, height=0.6, color=_look(row["name"])["color"])
+            of_bound = f", bound {most:.3g}" if most else ""
+            tip(bars[0], f"{_label(row['name'])}, {row['type']}: {speed:.3g} million elements per second{of_bound}")
+            if most:
+                axes.plot([most], [place], marker="|", markersize=14, color=_BOUND)
+            axes.text(max(speed, most or 0), place, f"  {speed:.3g}, {row['limited_by']}", va="center", fontsize=8)
+        axes.set_yticks(range(len(rows)), [f"{_label(row['name'])}, {row['type']}" for row in rows], fontsize=8)
+        axes.set_xlim(0, 1.45 * axes.dataLim.x1)
+        axes.grid(axis="y", visible=False)
+        axes.invert_yaxis()
+        axes.set(title=title, xlabel="million elements per second; |: bound")
+    return figure
+
+
+def loss(networks: Sequence[dict[str, Any]]) -> Figure | None:
+    """Goodput against loss, as a share of the same method's without."""
+    shares = loss_shares(networks)
+    if not shares:
+        return None
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    axes = figure.subplots()
+    free = 2e-5  # where "no loss" stands on the logarithmic axis
+    for name, by_loss in shares.items():
+        points = [(share or free, value) for share, value in by_loss.items()]
+        plain = name.removesuffix(IN_SWITCH)
+        look = _look(plain) | ({"linestyle": ":", "markerfacecolor": "white"} if plain != name else {})
+        label = _label(plain) + name.removeprefix(plain)
+        axes.plot(*zip(*points, strict=True), label=label, **look)
+        texts = [f"{label}, {100 * rate:g} % lost: {share:.1%} of its goodput" for rate, share in by_loss.items()]
+        tips(axes, points, texts)
+    axes.set_xscale("log")
+    ticks = [free, 1e-4, 1e-3, 1e-2, 5e-2]
+    axes.set_xticks(ticks, ["none", "0.01 %", "0.1 %", "1 %", "5 %"])
+    axes.minorticks_off()
+    axes.set_ylim(0, 1.08)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    topology = next(_topology(network) for network in networks if network["rows"])
+    axes.set(
+        xlabel="packets lost on each link, in each direction",
+        ylabel="goodput / goodput without loss",
+        title=f"n = {topology['workers']}, {rate_text(topology['rate_bps'])}",
+    )
+    axes.legend()
+    return figure
+
+
+def loss_shares(networks: Sequence[dict[str, Any]]) -> dict[str, dict[float, float]]:
+    """Method name -> loss -> algbw as a share of the same method's without loss, on the same kind of links.
+
+    Loss in the switch itself stands under the method's name and IN_SWITCH.
+    """
+    speeds: dict[str, dict[float, float]] = {}
+    for network in networks:
+        for row in network["rows"]:
+            name = row["name"] + (IN_SWITCH if network["loss_by"] == BY_SWITCH else "")
+            speeds.setdefault(name, {})[network["scenario"]["faults"]["loss"]] = float(row["algbw_bytes_per_s"])
+    return {
+        name: {loss: speed / by_loss[0.0] for loss, speed in sorted(by_loss.items())}
+        for name, by_loss in speeds.items()
+        if by_loss.get(0.0)
+    }
+
+
+def planes(part: dict[str, Any]) -> Figure | None:
+    """Nanoseconds per packet in memory, by E."""
+    rows = part["rows"]
+    if not rows:
+        return None
+    workers = sorted({row["workers"] for row in rows})
+    figure = Figure(figsize=(max(5.0, 1.0 + 2.2 * len(workers)), 3.4), layout="constrained")
+    panels = figure.subplots(1, len(workers), squeeze=False, sharey=True)[0]
+    for axes, count in zip(panels, workers, strict=True):
+        for name in dict.fromkeys(row["plane"] for row in rows):
+            colour = DATAPLANES[name].colour
+            here = [row for row in rows if row["plane"] == name and row["workers"] == count]
+            if not here:
+                continue
+            x = [row["elements"] for row in here]
+            points = [(row["elements"], row["ns_per_packet"]["median"]) for row in here]
+            axes.plot(*zip(*points, strict=True), marker="o", color=colour, label=name)
+            tips(axes, points, [f"{name}, {elements} elements: {ns:.0f} ns per packet" for elements, ns in points])
+            low, high = ([row["ns_per_packet"][key] for row in here] for key in ("p25", "p75"))
+            axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set(title=f"{count} workers", xlabel="elements per packet")
+    panels[0].set_ylabel("ns per packet, one core, in memory")
+    panels[-1].legend(fontsize=8)
+    return figure
+
+
+def numbers(part: dict[str, Any]) -> Figure | None:
+    """Codecs beside memcpy."""
+    if not part["rows"]:
+        return None
+    sizes = sorted({row["size_bytes"] for row in part["rows"]})
+    by_size = [[row for row in part["rows"] if row["size_bytes"] == size] for size in sizes]
+    heights = [0.8 + 0.24 * len(here) for here in by_size]
+    figure = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
+    panels = figure.subplots(len(sizes), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, size, here in zip(panels, sizes, by_size, strict=True):
+        colours = {"numpy": "#BBBBBB", "python": "#009E73", "native": "#0072B2"}
+        for place, row in enumerate(here):
+            speed = row["bytes_per_s"] / 1e9
+            bars = axes.barh(place, speed, height=0.6, color=colours[row["implementation"]])
+            tip(bars[0], f"{_what(row)}, {_size(size)}: {speed:.2f} GB/s, {row['share_of_memcpy']:.0%} of memcpy")
+            axes.text(speed, place, f" {speed:.2f} GB/s, {row['share_of_memcpy']:.0%}", va="center", fontsize=8)
+        copy = next(row["bytes_per_s"] for row in here if row["what"] == "memcpy") / 1e9
+        axes.axvline(copy / 2, color=_BOUND, linestyle=":")
+        axes.set_yticks(range(len(here)), [_what(row) for row in here])
+        axes.grid(axis="y", visible=False)
+        axes.set_xlim(0, 1.45 * max(row["bytes_per_s"] for row in here) / 1e9)
+        axes.set(title=_size(size), xlabel="GB/s of float32; dotted: half of memcpy")
+        axes.invert_yaxis()
+    return figure
+
+
+def _topology(network: dict[str, Any]) -> dict[str, Any]:
+    table: dict[str, Any] = network["scenario"]["topology"]
+    return table
+
+
+def _cpu_us(row: Row) -> float:
+    """CPU time of a packet that a worker sends: the worker's, and the switch process's share."""
+    return ((row["worker_cpu_ns_per_packet"] or 0) + (row["switch_cpu_ns_per_packet"] or 0)) / 1e3
+
+
+def _what(row: Row) -> str:
+    return "memcpy" if row["what"] == "memcpy" else f"{row['what']}, {row['implementation']}"
+
+
+def _by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows of each method, by size; our own first."""
+    rows_by_name: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row["method"] != "switch", row["name"], row["size_bytes"])):
+        rows_by_name.setdefault(row["name"], []).append(row)
+    return rows_by_name
+
+
+def _look(name: str) -> dict[str, Any]:
+    base, variant = cut(name)
+    method, _, link = base.partition("~")[0].partition("@")
+    look = METHODS[method].look
+    colour, marker, line = look.colour, look.marker, CONTROL_LINES.get(variant, LINK_LINES.get(link, ":"))
+    if method == "switch":
+        colour, marker, line = DATAPLANES[variant].colour, PLANE_MARKERS.get(variant, "x"), LINK_LINES.get(link, ":")
+    return {"color": colour, "marker": marker, "markersize": 4.5, "linestyle": line}
+
+
+def _label(name: str) -> str:
+    base, variant = cut(name)
+    words = {"gloo": "Gloo", "ring": "TCP ring"}.get(base, base.replace("_", " "))
+    return f"{words}, {variant}" if variant else words
+
+
+def _sizes_below(axes: Axes) -> None:
+    axes.set_xscale("log", base=4)
+    axes.set_xticks([4096, 65_536, 1_048_576, 16_777_216], ["4 K", "64 K", "1 M", "16 M"], fontsize=8)
+    axes.minorticks_off()
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.3g} MB" if size_bytes >= 100_000 else f"{size_bytes / 1e3:.3g} kB"

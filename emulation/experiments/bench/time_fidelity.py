@@ -1,0 +1,312 @@
+"""Virtual time held to Mininet: the same scenarios in both, each method over each link, predicted beside measured.
+
+Runs of the two backends are cells of a sweep (`experiments/sweep/`), kept by content: a cell that is there isn't run
+again. Figures and tables are made of all cells that are there. Virtual time models no link kinds, so that a method is
+predicted once, whatever carries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, PercentFormatter
+
+from emulation.experiments.bench.document import machine
+from emulation.experiments.sweep import sweep_page
+from emulation.experiments.sweep import sweep_run as sweeping
+from emulation.experiments.sweep.sweep_cells import Store, SweepCell
+from emulation.report import wording
+from emulation.report.comparison_figures import STYLE, save_png
+from emulation.results.results import write_json
+from emulation.results.speedups import ratio
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import Scenario
+from emulation.scenario.scenario_tables import Methods
+from emulation.scenario.sweep_axes import Point
+from transport.group.method_name import METHODS, MethodName, links_of
+
+SCHEMA = "switchagg-fidelity-1"
+SCENARIO, RATES_BPS = "transports", (100_000_000, 200_000_000)
+TARGET = 0.05
+"""A difference of more than this share of the measured time is explained."""
+APART = 0.02
+"""Predictions closer than this don't order two methods."""
+TELLING = 0.01
+"""A factor of a difference that is worth a word."""
+BEGIN, END = "<!-- measured: written by `switchagg bench fidelity --docs` -->", "<!-- end -->"
+
+Log = Callable[[str], None]
+Pair = dict[str, Any]
+
+
+def every() -> list[str]:
+    """The methods, each over all links that may carry it in real time."""
+    names = [name for name in METHODS if not METHODS[name].virtual and name != "auto"]  # it takes one of the others
+    return [str(MethodName(name, link)) for name in names for link in links_of(name) or ("",)]
+
+
+def twin(method: MethodName) -> MethodName:
+    """The method in virtual time."""
+    return replace(method, link=next(iter(links_of(method.method)), ""))
+
+
+@dataclass(frozen=True)
+class FidelityPlan:
+    """predicted, measured: the sweeps of the two backends, of the same points in the same order."""
+
+    predicted: sweeping.SweepRun
+    measured: sweeping.SweepRun
+
+
+def planned(scenario: Scenario, variants: Sequence[tuple[Point, Scenario]], out: Path) -> FidelityPlan:
+    """The plan of the methods that the scenario has for Mininet. Raises ScenarioError, RunFailed."""
+    methods = scenario.methods.mininet
+    both = Methods(mininet=methods, sim=tuple(dict.fromkeys(map(twin, methods))))
+    pairs = [(point, replace(variant, methods=both)) for point, variant in variants]
+    base = replace(scenario, methods=both)
+    return FidelityPlan(*(sweeping.planned(base, pairs, backend, out) for backend in ("sim", "mininet")))
+
+
+def run(plan: FidelityPlan, only: str, again: bool, jobs: int, log: Log) -> None:
+    """Run what isn't there: virtual time on all cores first, then Mininet, with nothing beside it.
+
+    only: text in a cell's title, like "ring@udp, topology.rate_bps = 200 Mb/s". again: also those in Mininet whose
+    certificate was INVALID. Raises RunFailed, OSError.
+    """
+    measured = _chosen(plan.measured, lambda cell: only in cell.title)
+    wanted = {(cell.scenario, twin(cell.method)) for cell in measured.cells}
+    if not wanted:
+        raise RunFailed(f"--only '{only}': no run has this in its title, as in '{plan.measured.cells[0].title}'")
+    if again:
+        for cell in measured.cells:
+            if measured.store.has(cell) and not measured.store.entry(cell)[0]["certificate"]["valid"]:
+                measured.store.forget(cell)
+    predicted = _chosen(plan.predicted, lambda cell: (cell.scenario, cell.method) in wanted)
+    for sweep in (predicted, measured):
+        sweeping.run(sweep, jobs, False, log)
+    if failures := [line for sweep in (predicted, measured) for line in sweeping.failures(sweep)]:
+        for line in failures:
+            log(line)
+
+
+def _chosen(sweep: sweeping.SweepRun, wanted: Callable[[SweepCell], bool]) -> sweeping.SweepRun:
+    runs = [replace(run_of_point, cells=tuple(filter(wanted, run_of_point.cells))) for run_of_point in sweep.runs]
+    return replace(sweep, runs=runs)
+
+
+# ---- pairs
+
+
+def document(plan: FidelityPlan) -> dict[str, Any]:
+    """The document fidelity.json: all pairs that are there, and their summary."""
+    store, pairs = plan.measured.store, []
+    for virtual, real in zip(plan.predicted.runs, plan.measured.runs, strict=True):
+        predicted = {cell.method: cell for cell in virtual.cells if store.has(cell)}
+        for cell in real.cells:
+            if twin(cell.method) in predicted and store.has(cell):
+                pairs.append(_pair(real.point, cell, predicted[twin(cell.method)], store))
+    if not pairs:
+        raise RunFailed(f"{store.folder}: no pair of runs has finished")
+    return {
+        "schema": SCHEMA,
+        "scenario": plan.measured.scenario.name,
+        "machine": machine(),
+        "planned": len(plan.measured.cells),
+        "pairs": pairs,
+        "summary": summary(pairs),
+    }
+
+
+def _pair(point: Point, cell: SweepCell, other: SweepCell, store: Store) -> Pair:
+    entry, (predicted, _, _) = store.entry(cell)[0], store.entry(other)
+    return {
+        "point": point,
+        "method": entry["method"],
+        **compared(predicted["summary"], entry["summary"]),
+        "retransmissions": entry["retransmissions"],
+        "valid": entry["certificate"]["valid"],
+        "reasons": entry["certificate"]["reasons"],
+        "cpu_idle_share": entry["certificate"]["measures"].get("cpu_idle_share"),
+    }
+
+
+def compared(predicted: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
+    """The comparison of two summaries. difference: of the measured time from the predicted, `bytes` (of the rank
+    that sends most) times `pace` (time for each), less 1; None where virtual time predicts that nothing is sent."""
+    times = [summary_of_run["communication_ns"]["median"] for summary_of_run in (predicted, measured)]
+    sent_bytes = [summary_of_run["wire_tx_bytes_per_rank_iteration"] for summary_of_run in (predicted, measured)]
+    difference, more = ratio(times[1], times[0]), ratio(sent_bytes[1], sent_bytes[0])
+    return {
+        "predicted_ns": times[0],
+        "measured_ns": measured["communication_ns"],
+        "difference": None if difference is None else difference - 1,
+        "bytes": more,
+        "pace": ratio(difference, more) if difference is not None and more is not None else None,
+        "compute_ns": [summary_of_run["compute_ns"]["median"] for summary_of_run in (predicted, measured)],
+    }
+
+
+def summary(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """The summary of VALID pairs: the median difference, how many are within the target, and pairs of methods at one
+    point in the wrong order: all of them, and those over the same link."""
+    valid = [pair for pair in pairs if pair["valid"] and pair["difference"] is not None]
+    sizes = [abs(pair["difference"]) for pair in valid]
+    ordered, swapped = 0, []
+    for first, second in combinations(valid, 2):
+        low, high = sorted((first, second), key=lambda pair: pair["predicted_ns"])
+        if first["point"] != second["point"] or high["predicted_ns"] <= low["predicted_ns"] * (1 + APART):
+            continue
+        ordered += 1
+        if low["measured_ns"]["median"] > high["measured_ns"]["median"]:
+            swapped.append([low["point"], low["method"], high["method"]])
+    return {
+        "pairs": len(pairs),
+        "valid": len(valid),
+        "median_difference": median(sizes) if sizes else None,
+        "within_target": sum(size <= TARGET for size in sizes),
+        "ordered": ordered,
+        "swapped": swapped,
+        "swapped_over_one_link": sum(_link(low) == _link(high) for _, low, high in swapped),
+    }
+
+
+def _link(method: MethodName) -> str:
+    return method.link or "tcp"  # Gloo names no link
+
+
+def why(pair: Pair) -> str:
+    """The parts of a difference beyond the target; "" within it."""
+    if pair["difference"] is None or abs(pair["difference"]) <= TARGET:
+        return ""
+    reasons = []
+    if pair["bytes"] is not None and abs(pair["bytes"] - 1) >= TELLING:
+        resent = f", {pair['retransmissions']} packets sent again" if pair["retransmissions"] else ""
+        reasons.append(f"{_signed(pair['bytes'] - 1)} bytes on the wire{resent}")
+    if pair["pace"] is not None and abs(pair["pace"] - 1) >= TELLING:
+        idle = pair["cpu_idle_share"]
+        cpus = "" if idle is None else f", CPUs {wording.percent_text(idle, 0)} idle"
+        reasons.append(f"{_signed(pair['pace'] - 1)} time for each byte{cpus}")
+    return "; ".join(reasons)
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.1f} %".replace("-", "\N{MINUS SIGN}")
+
+
+# ---- what is shown
+
+
+def write(built: dict[str, Any], out: Path, docs: Path | None) -> list[Path]:
+    """fidelity.json, a figure and a table in `out`; the latter two also in a folder with a page fidelity.md that has a
+    place for them. Raises RunFailed, OSError."""
+    out.mkdir(parents=True, exist_ok=True)
+    paths = [out / "fidelity.json", out / "fidelity.png", out / "fidelity.md"]
+    write_json(paths[0], built)
+    with matplotlib.rc_context(STYLE):
+        save_png(figure(built), paths[1])
+    text = "\n".join([*lines(built), "", *table(built)]) + "\n"
+    paths[2].write_text(text, encoding="utf-8")
+    if docs is not None:
+        guide = docs / "fidelity.md"
+        before, begin, rest = guide.read_text(encoding="utf-8").partition(BEGIN)
+        _, end, after = rest.partition(END)
+        if not begin or not end:
+            raise RunFailed(f"{guide}: has no place for the results: lines '{BEGIN}' and '{END}'")
+        image = "![Measured against predicted time, and the differences by method](fidelity.png)"
+        guide.write_text(f"{before}{BEGIN}\n\n{image}\n\n{text}\n{END}{after}", encoding="utf-8")
+        (docs / "fidelity.png").write_bytes(paths[1].read_bytes())
+        paths += [guide, docs / "fidelity.png"]
+    return paths
+
+
+def lines(built: dict[str, Any]) -> list[str]:
+    """Sentences about all of it."""
+    totals, facts = built["summary"], built["machine"]
+    sentences = [
+        f"{totals['pairs']} of {built['planned']} pairs of runs; {totals['valid']} of them VALID, on "
+        f"{facts['cpu_model']}, {facts['cpus_usable']} cores."
+    ]
+    if totals["median_difference"] is not None:
+        share = wording.percent_text(totals["median_difference"])
+        sentences.append(
+            f"Median difference of the VALID ones: {share} (target: {100 * TARGET:g} %); {totals['within_target']} of "
+            f"{totals['valid']} are within the target."
+        )
+    if totals["ordered"]:
+        wrong = len(totals["swapped"])
+        named = "; ".join(
+            f"{low} and {high} ({sweep_page.values_text(point)})" for point, low, high in totals["swapped"][:5]
+        )
+        sentences.append(
+            f"Of {totals['ordered']} pairs of methods whose predictions are more than {100 * APART:g} % apart, {wrong} "
+            f"were measured in the other order, {totals['swapped_over_one_link']} of them over one link"
+            + (f": {named}{', …' if wrong > 5 else ''}." if wrong else ".")
+        )
+    return sentences
+
+
+def table(built: dict[str, Any]) -> list[str]:
+    """Markdown: VALID ones, then the others with their reasons."""
+    text = []
+    for valid, last in ((True, "what a difference of more than 5 % consists of"), (False, "why INVALID")):
+        pairs = [pair for pair in built["pairs"] if pair["valid"] is valid]
+        if not pairs:
+            continue
+        if not valid:
+            text += ["", "INVALID, so that these times say nothing:", ""]
+        text += [f"| at | method | predicted | measured | difference | {last} |", "|---|---|---|---|---|---|"]
+        for pair in pairs:
+            cells = [
+                sweep_page.values_text(pair["point"]),
+                f"`{pair['method']}`",
+                wording.time_text(pair["predicted_ns"]),
+                wording.time_text(pair["measured_ns"]["median"]),
+                "" if pair["difference"] is None else _signed(pair["difference"]),
+                why(pair) if valid else "; ".join(pair["reasons"]).replace("|", "/"),
+            ]
+            text.append(f"| {' | '.join(cells)} |")
+    return text
+
+
+def figure(built: dict[str, Any]) -> Figure:
+    """Measured against predicted time, and the differences by method; INVALID ones hollow and grey."""
+    pairs = [pair for pair in built["pairs"] if pair["difference"] is not None]
+    names = list(dict.fromkeys(str(pair["method"]) for pair in pairs))
+    drawn = Figure(figsize=(10, max(4.5, 1.2 + 0.2 * len(names))), layout="constrained")
+    left, right = drawn.subplots(1, 2)
+    markers = dict(zip(dict.fromkeys(sweep_page.values_text(pair["point"]) for pair in pairs), "os^Dv<>", strict=False))
+    for pair in pairs:
+        at, colour = sweep_page.values_text(pair["point"]), pair["method"].look.colour if pair["valid"] else "#BBBBBB"
+        look = {"marker": markers.get(at, "o"), "markersize": 5, "color": colour, "linestyle": "none"}
+        look |= {} if pair["valid"] else {"markerfacecolor": "none"}
+        left.plot([pair["predicted_ns"] / 1e6], [pair["measured_ns"]["median"] / 1e6], **look)
+        right.plot([pair["difference"]], [names.index(str(pair["method"]))], **look)
+    ends = [time for pair in pairs for time in (pair["predicted_ns"] / 1e6, pair["measured_ns"]["median"] / 1e6)]
+    line = [min(ends) * 0.9, max(ends) * 1.1]
+    left.plot(line, line, color="#222222", linewidth=0.8)
+    left.fill_between(
+        line, *([(1 + sign * TARGET) * end for end in line] for sign in (-1, 1)), color="#DDDDDD", linewidth=0
+    )
+    left.set(xscale="log", yscale="log", xlabel="predicted in virtual time, ms", ylabel="measured in Mininet, ms")
+    for axis in (left.xaxis, left.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:g}"[0] in "25" else ""))
+    left.set_title("Communication in an iteration")
+    right.axvspan(-TARGET, TARGET, color="#DDDDDD", linewidth=0)
+    right.set_yticks(range(len(names)), names, fontsize=8)
+    right.invert_yaxis()
+    right.set_xscale("symlog", linthresh=0.1)
+    right.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    right.set(xlabel="measured against predicted", title="Differences (band: 5 %)")
+    for at, marker in markers.items():
+        left.plot([], [], marker=marker, color="#666666", linestyle="none", label=at)
+    left.plot([], [], marker="o", color="#BBBBBB", markerfacecolor="none", linestyle="none", label="INVALID")
+    left.legend(loc="upper left", fontsize=8)
+    return drawn

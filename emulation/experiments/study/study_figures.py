@@ -1,0 +1,222 @@
+"""Figures of a study, drawn from its document alone, in the style of `emulation/report/comparison_figures.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import log10
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, PercentFormatter
+
+from emulation.experiments.study.study_plan import FLOAT32
+from emulation.report.comparison_figures import LINESTYLES, STYLE, save_png
+from emulation.testbed.certificate.fidelity import rate_text
+
+Row = dict[str, Any]
+Place = tuple[str, int]
+"""Workload and number of workers."""
+
+LABEL_INCHES = 0.16
+CLOSE = 0.5
+"""Points of accuracy."""
+
+PARTS = {"compute": "#BBBBBB", "codec": "#E69F00", "link": "#0072B2"}
+"""Parts of an iteration's time, and their colours."""
+
+
+def write(document: dict[str, Any], folder: Path) -> list[Path]:
+    """PNGs of those the document has numbers for. Raises OSError."""
+    makers: dict[str, Callable[[dict[str, Any]], Figure | None]] = {
+        "accuracy": accuracy,
+        "curves": curves,
+        "error": error,
+        "time": time_to_accuracy,
+    }
+    paths = []
+    with matplotlib.rc_context(STYLE):
+        for name, make in makers.items():
+            figure = make(document)
+            if figure is not None:
+                paths.append(folder / f"{name}.png")
+                save_png(figure, paths[-1])
+    return paths
+
+
+def places(document: dict[str, Any]) -> Iterator[tuple[Place, list[Row]]]:
+    """Rows that are compared with each other, the workloads as they were studied."""
+    rows_of: dict[Place, list[Row]] = {}
+    for row in document["rows"]:
+        rows_of.setdefault((row["workload"], row["workers"]), []).append(row)
+    yield from rows_of.items()
+
+
+def short(codec: str) -> str:
+    """A codec's text without its options, as a label."""
+    name, _, options = codec.partition(":")
+    return name + ("+" + options.partition("+")[2] if "+" in options else "")
+
+
+def accuracy(document: dict[str, Any]) -> Figure | None:
+    """Final error, 1 less the accuracy, against bits per value on the busier direction of a link: all seeds, and their
+    mean."""
+    every = list(places(document))
+    heights = [2.8 + 0.25 * len(rows) for _, rows in every]
+    figure = Figure(figsize=(10, sum(heights)), layout="constrained")
+    panels = [axes for (axes,) in figure.subplots(len(every), 1, squeeze=False, height_ratios=heights)]
+    for axes, height, ((workload, workers), rows) in zip(panels, heights, every, strict=True):
+        plain = next((row for row in rows if row["codec"] == FLOAT32), None)
+        if plain is not None:
+            errors = _final_errors(plain)
+            axes.axhspan(min(errors), max(errors), color="#DDDDDD", label="seeds of float32")
+        ended = [row for row in rows if not row["diverged"]]
+        for colour, row in zip(_colours(ended), ended, strict=True):
+            bits = _bits(row)
+            axes.plot([bits] * row["seeds"], _final_errors(row), "_", color=colour, markersize=9)
+            axes.plot([bits], [_error(row["accuracy"])], "o", color=colour, markersize=5)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        _labels(axes, [(_bits(row), _error(row["accuracy"]), short(row["codec"])) for row in ended], height - 1)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:g}"[0] in "25" else ""))
+        for place in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            place(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))
+        axes.tick_params(axis="y", which="minor", labelsize=8)
+        low, high = axes.get_xlim()
+        axes.set_xlim(low, high * 1.6)
+        axes.set(title=f"{workload}, n = {workers}", ylabel="wrong answers in the end")
+        axes.set_xlabel("bits per value on a link's busier direction, headers and scales included")
+        axes.legend(loc="upper right")
+    return figure
+
+
+def _error(accuracy: float) -> float:
+    """The share of wrong answers, at least what a logarithmic axis can show."""
+    return max(1 - accuracy, 1e-4)
+
+
+def _final_errors(row: Row) -> list[float]:
+    return [_error(accuracy) for accuracy in row["accuracies"]]
+
+
+def _labels(axes: Axes, points: Sequence[tuple[float, float, str]], inches: float) -> None:
+    """Names beside points of logarithmic axes, moved apart where they would overlap. inches: of their height."""
+    low, high = map(log10, axes.get_ylim())
+    step = (high - low) * LABEL_INCHES / inches
+    placed: list[tuple[float, float]] = []
+    for bits, value, name in sorted(points, key=lambda point: (-point[1], point[0])):
+        at = log10(value)
+        while any(abs(at - other) < step and 0.4 < bits / where < 2.5 for where, other in placed):
+            at -= step / 4
+        placed.append((bits, at))
+        axes.annotate(
+            name,
+            (bits, value),
+            (bits * 1.06, 10**at),
+            fontsize=8,
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": "#BBBBBB", "linewidth": 0.6} if at < log10(value) - step else None,
+        )
+    axes.set_ylim(10 ** min([low, *(at - step for _, at in placed)]), 10**high)
+
+
+def curves(document: dict[str, Any]) -> Figure | None:
+    """Accuracy over training, the mean of seeds: of those that end as high as float32 does, and of the others."""
+    chosen_place = _first(document, lambda row: bool(row["curve"]))
+    if chosen_place is None:
+        return None
+    (workload, workers), rows = chosen_place
+    figure = Figure(figsize=(10, 5.2), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    plain = [row for row in rows if row["codec"] == FLOAT32]
+    within = [row for row in rows if row["points"] is not None and row["points"] >= -CLOSE and row not in plain]
+    beyond = [row for row in rows if row not in within and row not in plain]
+    titles = (f"within {CLOSE:g} points of float32", f"more than {CLOSE:g} points below")
+    for axes, chosen, title in zip(panels, (within, beyond), titles, strict=True):
+        for row in plain:
+            axes.fill_between(*_columns(row["curve"], 0, 2, 3), color="#DDDDDD", label="seeds of float32")
+        for number, (colour, row) in enumerate(zip(_colours(chosen), chosen, strict=True)):
+            style = LINESTYLES[number % len(LINESTYLES)]
+            points = _columns(row["curve"], 0, 1)
+            axes.plot(*points, color=colour, linestyle=style, linewidth=1.5, label=short(row["codec"]))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.set(xlabel="iteration", title=f"{title}: {workload}, n = {workers}")
+        axes.legend(loc="lower right", fontsize=8)
+    panels[0].set_ylabel("held-out accuracy")
+    return figure
+
+
+def _columns(points: Sequence[Sequence[float]], *columns: int) -> list[list[float]]:
+    return [[point[column] for point in points] for column in columns]
+
+
+def error(document: dict[str, Any]) -> Figure | None:
+    """Relative squared error over training: of a worker, and of the mean."""
+    with_errors = [
+        (place, [row for row in rows if any(point[2] for point in row["errors"])]) for place, rows in places(document)
+    ]
+    with_errors = [(place, rows) for place, rows in with_errors if rows]
+    if not with_errors:
+        return None
+    (workload, workers), rows = with_errors[0]
+    figure = Figure(figsize=(10, 5.2), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for number, (colour, row) in enumerate(zip(_colours(rows), rows, strict=True)):
+        for axes, place in ((left, 1), (right, 2)):
+            points = [(point[0], point[place]) for point in row["errors"] if point[place]]
+            if points:
+                look = {
+                    "color": colour,
+                    "linestyle": LINESTYLES[number % len(LINESTYLES)],
+                    "label": short(row["codec"]),
+                }
+                axes.plot(*zip(*points, strict=True), linewidth=1.5, **look)
+    for axes, title in ((left, "of a worker's codes"), (right, "of the sum")):
+        axes.set_yscale("log")
+        axes.set(xlabel="iteration", title=f"{title}: {workload}, n = {workers}")
+    left.set_ylabel("squared error / squared norm of what was to be sent")
+    names: dict[str, Any] = {}
+    for axes in (left, right):
+        names |= {str(line.get_label()): line for line in axes.lines}
+    figure.legend(names.values(), names.keys(), loc="outside right upper", fontsize=8)
+    return figure
+
+
+def time_to_accuracy(document: dict[str, Any]) -> Figure | None:
+    """Bars by codec, fastest first; a panel for each line rate."""
+    chosen_place = _first(document, lambda row: bool(row["time_s"]))
+    if chosen_place is None:
+        return None
+    (workload, workers), rows = chosen_place
+    rates = document["line_rates_bps"]
+    figure = Figure(figsize=(10, 2.0 + 0.27 * len(rows)), layout="constrained")
+    for axes, line in zip(figure.subplots(1, len(rates)), rates, strict=True):
+        timed = sorted(rows, key=lambda row: -float(row["time_s"][str(line)]))
+        left = [0.0] * len(timed)
+        for name, colour in PARTS.items():
+            values = [row["time_parts"][str(line)][name] for row in timed]
+            axes.barh([short(row["codec"]) for row in timed], values, left=left, color=colour, label=name)
+            left = [low + value for low, value in zip(left, values, strict=True)]
+        axes.set(xlabel="seconds to the 16-bit accuracy (model)", title=f"{workload}, n = {workers}, {rate_text(line)}")
+        axes.tick_params(axis="y", labelsize=8)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    return figure
+
+
+def _first(document: dict[str, Any], wanted: Callable[[Row], bool]) -> tuple[Place, list[Row]] | None:
+    """The first place that has such rows, and those."""
+    chosen = ((place, [row for row in rows if wanted(row)]) for place, rows in places(document))
+    return next((choice for choice in chosen if choice[1]), None)
+
+
+def _colours(rows: Sequence[Row]) -> list[Any]:
+    palette = colormaps["tab20"]
+    return [palette(index % 20) for index in range(len(rows))]
+
+
+def _bits(row: Row) -> float:
+    return float(max(row["up_bits"], row["down_bits"]))

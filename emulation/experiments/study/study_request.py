@@ -1,0 +1,87 @@
+"""The whole study: it trains the cells that aren't trained yet, and puts all of them together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulation.experiments.study import costs, runs, study_plan, summary
+from emulation.experiments.study.runs import Log
+from emulation.results.results import write_json
+from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import ScenarioError
+
+RUNS, STUDY = "runs.jsonl", "study.json"
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """A user's request. (): the defaults. only: text in the titles of cells. quick: few and short runs."""
+
+    codecs: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    workers: tuple[int, ...] = ()
+    seeds: int = 3
+    only: str = ""
+    quick: bool = False
+
+    def settings(self) -> list[study_plan.TrainingSetting]:
+        """Raises ScenarioError."""
+        base = study_plan.QUICK if self.quick else study_plan.SETTINGS
+        return study_plan.settings(base, self.workloads, self.workers, self.codecs)
+
+
+def study(request: StudyRequest, out: Path, jobs: int, ray: bool, log: Log) -> Iterator[str]:
+    """Lines to show in the end. Raises ScenarioError, RunFailed, OSError."""
+    settings = request.settings()
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / RUNS
+    finished = runs.read(path)
+    if finished:
+        log(f"{path} holds {len(finished)} runs, which aren't trained again")
+    for codec in dict.fromkeys(codec for setting in settings for codec in setting.codecs):
+        if warning := study_plan.warning(codec):
+            log(warning)
+    for setting in settings:
+        for codec in setting.codecs:
+            for workers in setting.workers:
+                if fault := study_plan.can(codec, workers):
+                    log(f"{setting.workload}: left out: {fault}")
+    train = functools.partial(runs.run, finished=finished, path=path, log=log, jobs=jobs, ray=ray)
+    train(study_plan.tuning_cells(settings))
+    best = study_plan.best_rates(settings, finished)
+    seeds = 1 if request.quick else request.seeds
+    cells = [cell for cell in study_plan.reported_cells(settings, seeds, best) if request.only in cell.title]
+    if not cells:
+        raise ScenarioError(
+            f"--only '{request.only}': no cell has this in its title, as in 'images, n = 4, lanes8+ef, …'"
+        )
+    train(cells)
+    yield from write_reports(out, finished, log, quick=request.quick)
+
+
+def write_reports(out: Path, finished: runs.RunRecords, log: Log, *, quick: bool = False) -> list[str]:
+    """Writes study.json, figures and tables of all runs that have finished; lines to show."""
+    from emulation.experiments.bench.document import machine
+    from emulation.experiments.study import study_figures, study_page
+
+    every = list(finished.values())
+    if not every:
+        raise RunFailed(f"{out / RUNS}: no run has finished")
+    words = sorted({run["cell"]["codec"] for run in every} - {study_plan.FLOAT32})
+    codecs = [word for word in words if not study_plan.is_method(word) and not study_plan.can(word, 4)]
+    log("codecs are timed, alone on a core")
+    rates = {word: costs.rate(word, 4, 1 if quick else costs.TURNS) for word in codecs}
+    measured = {word: costs.measured_bytes(word, 4) for word in codecs}
+    compute_ns = {
+        name: costs.compute_ns(name, batch)
+        for name, batch in sorted({(run["cell"]["workload"], run["cell"]["batch_per_worker"]) for run in every})
+    }
+    document = summary.build(every, rates, compute_ns, {k: v for k, v in measured.items() if v}, machine())
+    write_json(out / STUDY, document)
+    paths = [out / STUDY, *study_figures.write(document, out), out / "tables.md"]
+    tables = study_page.tables(document)
+    paths[-1].write_text("\n".join(tables) + "\n", encoding="utf-8")
+    return [*study_page.lines(document), *map(str, paths)]

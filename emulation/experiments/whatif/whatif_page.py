@@ -1,0 +1,194 @@
+"""A forecast for people: a table for the terminal, a figure, and one HTML page that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from emulation.experiments.bench.text_table import columns
+from emulation.experiments.whatif.gains import words
+from emulation.report import page_kit
+from emulation.report.comparison_figures import STYLE, save_png
+from emulation.report.svg import INK, WIDTH, tip
+from emulation.report.wording import bytes_text, name_of, time_text
+from emulation.testbed.certificate.fidelity import rate_text
+from transport.group.method_name import parse
+
+HEADS = ("method", "iteration", "shorter by", "held up by")
+UNRESOLVED = "#C4C9CF"
+WHISKER = "#59636E"
+LABEL_MAX = 28
+"""Letters of a line of a method's name in the figure."""
+BAR_INCHES = 0.3
+CAPTION = (
+    "How much shorter an iteration would be; whiskers: its noise. Gains within the noise are grey: they can't be told "
+    "from chance."
+)
+
+
+def write(document: dict[str, Any], folder: Path) -> Path:
+    """whatif.json, .svg, .png and .html; the path of the last. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "whatif.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    with matplotlib.rc_context(STYLE):
+        drawn = figure(document)
+        save_png(drawn, folder / "whatif.png")
+    drawing = page_kit.drawn(drawn, "whatif", CAPTION)
+    (folder / "whatif.svg").write_text(drawing["svg"], encoding="utf-8")
+    text = page_kit.render(
+        "whatif",
+        document=document,
+        headlines=[headline(link) for link in document["links"]],
+        tables=[(rate_text(link["rate_bps"]), rows(link)) for link in document["links"]],
+        heads=HEADS,
+        about=list(about(document)),
+        drawn=drawing,
+    )
+    path = folder / "whatif.html"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def rows(link: dict[str, Any]) -> list[list[str]]:
+    """The rows of a link under HEADS, fastest first."""
+    table = []
+    for row in sorted(link["rows"], key=lambda row: float(row["iteration_ns"])):
+        base = row["method"] == link["baseline"]
+        chosen = f" ({row['chosen']})" if row["chosen"] else ""
+        gain = "baseline" if base else words(row)
+        table.append([row["method"] + chosen, time_text(row["iteration_ns"]), gain, row["limit"]])
+    return table
+
+
+def lines(document: dict[str, Any]) -> Iterator[str]:
+    """For the terminal."""
+    for label, text in about(document):
+        yield f"{label}: {text}"
+    for link in document["links"]:
+        yield ""
+        yield headline(link)
+        yield from columns(HEADS, rows(link))
+
+
+def headline(link: dict[str, Any]) -> str:
+    """A sentence that sums up a link's rows."""
+    by_name = {row["method"]: row for row in link["rows"]}
+    base = by_name[link["baseline"]]
+    better = [row for row in link["rows"] if row["resolved"] and row["gain"] > 0]
+    at = f"{rate_text(link['rate_bps'])}, against {name_of(parse(base['method']))}"
+    if not better:
+        return f"{at}: no method gains more than the noise ({base['limit']} holds iterations up)."
+    best = max(better, key=lambda row: float(row["gain"]))
+    text = f"{at}: {_share(best)} off an iteration by {name_of(parse(best['method'], virtual=True))}"
+    switch = by_name.get("switch")
+    if switch is not None and best is not switch:
+        text += f"; {_share(switch)} by the switch alone" if switch["resolved"] else "; the switch alone: unresolved"
+    return f"{text}."
+
+
+def _share(row: dict[str, Any]) -> str:
+    return f"{100 * row['gain']:.1f} ± {100 * row['floor']:.1f} %"
+
+
+def about(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Facts of the run and of the forecast."""
+    run, question = document["run"], document["question"]
+    computing = f"{time_text(run['compute_ns'])} of computing an iteration"
+    yield "run", f"{run['name']}, {run['workers']} workers, {computing if run['compute_ns'] else 'communication alone'}"
+    exchanged = f"{bytes_text(run['exchanged_bytes'])} in {run['collectives']} collectives, {run['sent_as']}"
+    yield "exchanged", exchanged
+    how = "measured" if run["jitter_measured"] else "assumed"
+    if run["compute_ns"]:
+        least = time_text(run["slowest_ns"])
+        why = f"since ranks wait for the slowest, an iteration takes {least} where communication is free"
+        yield "compute times", f"vary by {100 * run['jitter']:.1f} % between iterations ({how}); {why}"
+    if run["workers"] == 2:
+        why = (
+            "each sends its whole array once by every method, so a switch saves no bytes; codecs and schedules may gain"
+        )
+        yield "2 workers", f"{why}; for more of them: --workers 8"
+    yield (
+        "links",
+        f"one for each host, {time_text(question['delay_ns'])} one way",
+    )
+    yield "hosts", hosts_text(question["keys"])
+    yield (
+        "±",
+        f"twice the standard deviation of {question['seeds']} seeds of {question['iterations']} iterations, of both "
+        "methods",
+    )
+    yield "not counted", "what encoding costs a processor, and what a codec does to accuracy"
+    for note in run["notes"]:
+        yield "from", note
+    for name, why in document["left_out"].items():
+        yield "left out", f"{name}: {why}"
+
+
+def hosts_text(keys: dict[str, Any]) -> str:
+    """The costs of communication on hosts, and other keys as they are."""
+    options = dict(keys)
+    transfer_ns, at_once = options.pop("hosts.transfer_ns", 0), options.pop("hosts.calls_at_once", 0)
+    cost = f"a transfer takes {time_text(transfer_ns)} at both ends" if transfer_ns else "transfers take no time"
+    calls = f"{at_once} call{'s' * (at_once > 1)} at once" if at_once else "any number of calls at once"
+    return ", ".join([cost, calls, *(f"{key} = {value}" for key, value in options.items())])
+
+
+def figure(document: dict[str, Any]) -> Figure:
+    """Gains by method, a panel for each rate; what isn't resolved is grey."""
+    panels = [
+        (link, sorted((row for row in link["rows"] if row["method"] != link["baseline"]), key=lambda row: row["gain"]))
+        for link in document["links"]
+    ]
+    heights = [0.7 + BAR_INCHES * len(rows) for _, rows in panels]
+    drawn = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
+    every = drawn.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    for axes, (link, rows) in zip(every, panels, strict=True):
+        colours = [parse(row["method"], virtual=True).look.colour if row["resolved"] else UNRESOLVED for row in rows]
+        bars = axes.barh(
+            [_broken(row["method"]) for row in rows],
+            [100 * row["gain"] for row in rows],
+            xerr=[100 * row["floor"] for row in rows],
+            color=colours,
+            ecolor=WHISKER,
+            capsize=2,
+            height=0.72,
+        )
+        for bar, row in zip(bars, rows, strict=True):
+            tip(bar, f"{row['method']}: {words(row)}, {time_text(row['iteration_ns'])} an iteration")
+        axes.axvline(0, color=INK, linewidth=0.8)
+        axes.set_title(f"{rate_text(link['rate_bps'])}, against {link['baseline']}", loc="left", fontsize=10)
+        axes.tick_params(axis="y", labelsize=8)
+        axes.grid(axis="y", visible=False)
+    every[-1].set_xlabel("iteration shorter by, %")
+    drawn.legend(handles=_legend(document), loc="outside lower center", ncols=3, fontsize=8)
+    return drawn
+
+
+def _legend(document: dict[str, Any]) -> list[Artist]:
+    """The legend of colours and whiskers."""
+    rows = [row for link in document["links"] for row in link["rows"] if row["method"] != link["baseline"]]
+    looks = {parse(row["method"], virtual=True).look for row in rows if row["resolved"]}
+    colours = {look.label: look.colour for look in sorted(looks, key=lambda look: look.label)}
+    if not all(row["resolved"] for row in rows):
+        colours["unresolved: within its noise"] = UNRESOLVED
+    whisker = Line2D([], [], color=WHISKER, marker="|", label="whiskers: the noise, ±")
+    return [*(Patch(color=colour, label=label) for label, colour in colours.items()), whisker]
+
+
+def _broken(method: str) -> str:
+    """A name in lines short enough that the bars keep their room."""
+    lines = [""]
+    for part in re.split(r"(?=[~+,])", method):
+        if lines[-1] and len(lines[-1]) + len(part) > LABEL_MAX:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)

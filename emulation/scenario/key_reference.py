@@ -1,0 +1,153 @@
+"""The reference of scenario files, from their dataclasses: for `switchagg scenario`, and as docs/scenario.md."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+from emulation.scenario.errors import ScenarioError
+from emulation.scenario.key_values import WORDS, allowed, shortened, suggestion
+from emulation.scenario.scenario_tables import (
+    LISTS,
+    SEED_MOST,
+    TABLES,
+    ComputeDistribution,
+    ComputeJitter,
+    LinkTail,
+    Straggler,
+    keys_of,
+)
+
+NESTED = {
+    "faults.stragglers": Straggler,
+    "faults.tail": LinkTail,
+    "workload.compute_ns": ComputeDistribution,
+    "workload.compute_jitter": ComputeJitter,
+}
+"""Keys that hold a table, or a list of them, and its dataclass."""
+TOP = "scenario"
+REQUIRED, UNSET = "required", "not set"
+EXAMPLE = """\
+name = "mine"
+title = "Digits on 8 workers at 1 Gb/s"
+
+[topology]
+workers = 8
+rate_bps = 1e9
+
+[workload]
+iterations = 20
+"""
+
+
+@dataclass(frozen=True)
+class KeyDescription:
+    """default: as TOML writes it, UNSET or REQUIRED; allowed: in words, with the unit; about: one line."""
+
+    name: str
+    default: str
+    allowed: str
+    about: str
+
+
+@dataclass(frozen=True)
+class TableDescription:
+    """title: as a file has it, like `[topology]` or `[[flows]]`."""
+
+    name: str
+    title: str
+    about: str
+    keys: tuple[KeyDescription, ...]
+
+
+def tables() -> dict[str, TableDescription]:
+    """Every table of a scenario file by its name, in the reference's order."""
+    above = (
+        KeyDescription("name", REQUIRED, WORDS["name"], "It names the folder of the results"),
+        KeyDescription("title", REQUIRED, WORDS["text"], "Stands above reports"),
+        KeyDescription("seed", "1", f"0 … {SEED_MOST}", "Of all that is drawn: data, weights, faults"),
+    )
+    described = [TableDescription(TOP, "Above all tables", "The keys that are in no table.", above)]
+    for name, kind in TABLES.items():
+        described.append(_table(name, f"[{name}]", kind))
+        for nested, inner in NESTED.items():
+            if nested.startswith(f"{name}."):
+                described.append(_table(nested, f"[[{nested}]]" if inner is Straggler else f"[{nested}]", inner))
+    described += [_table(name, f"[[{name}]]", kind) for name, kind in LISTS.items()]
+    swept = "Keys of other tables, each with a list of values, like topology.rate_bps = [1e9, 10e9]: docs/sweeps.md."
+    return {table.name: table for table in (*described, TableDescription("sweep", "[sweep]", swept, ()))}
+
+
+def text(what: str = "") -> Iterator[str]:
+    """Lines about `what`: a table (`topology`), a key (`topology.rate_bps`), or "" for what tables there are.
+
+    Raises ScenarioError for what there is not.
+    """
+    every = tables()
+    table, _, name = what.rpartition(".")
+    key = next((key for key in every[table or TOP].keys if key.name == name), None) if (table or TOP) in every else None
+    if not what:
+        yield "A scenario file is TOML. Only name and title are required; every other key has a default:"
+        yield ""
+        yield from (f"    {line}".rstrip() for line in EXAMPLE.splitlines())
+        yield ""
+        width = max(len(entry.title) for entry in every.values())
+        yield from (f"{entry.title:<{width}}  {entry.about.partition('. ')[0].rstrip('.')}" for entry in every.values())
+    elif key:
+        yield from _lines(what, key)
+    elif what not in every:
+        names = [*every, *(f"{entry.name}.{key.name}" for entry in every.values() for key in entry.keys)]
+        raise ScenarioError(f"{shortened(what)} is no table and no key of scenarios{suggestion(what, names)}")
+    if what in every:
+        yield f"{every[what].title}: {every[what].about}"
+        for key in every[what].keys:
+            yield ""
+            yield from (f"  {line}" for line in _lines(key.name, key))
+
+
+def markdown() -> str:
+    """The page docs/scenario.md."""
+    lines = [
+        "# Scenario files",
+        "",
+        "Written from the code by `switchagg scenario --markdown`; `switchagg scenario TABLE` prints the same. A",
+        "file needs a name and a title. Any key can be replaced on the command line: `--set",
+        "topology.rate_bps=10e9`. Keys whose text begins with *sim* are of virtual time. What is wrong with a file",
+        "is said in one line, with the key and what is allowed.",
+        "",
+        "```toml",
+        *EXAMPLE.splitlines(),
+        "```",
+    ]
+    for table in tables().values():
+        lines += ["", f"## {table.title}", "", table.about]
+        if table.keys:
+            lines += ["", "| key | default | allowed | what it is |", "|---|---|---|---|"]
+        for key in table.keys:
+            default = key.default if key.default in (REQUIRED, UNSET) else f"`{key.default}`"
+            lines.append(f"| `{key.name}` | {default} | {key.allowed} | {key.about} |")
+    return "\n".join(lines) + "\n"
+
+
+def _table(name: str, title: str, kind: Any) -> TableDescription:
+    keys = tuple(
+        KeyDescription(entry.name, _toml(entry.default), allowed(entry.metadata), entry.metadata["about"])
+        for entry in keys_of(kind)
+    )
+    return TableDescription(name, title, " ".join((inspect.getdoc(kind) or "").split()), keys)
+
+
+def _toml(value: Any) -> str:
+    if value is MISSING or value in (None, ()):
+        return REQUIRED if value is MISSING else UNSET
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return f"{value:_}" if isinstance(value, (int, float)) else f'"{value}"'
+
+
+def _lines(name: str, key: KeyDescription) -> Iterator[str]:
+    yield f"{name}  ({key.default})" if key.default in (REQUIRED, UNSET) else f"{name} = {key.default}"
+    yield f"    {key.about}"
+    yield f"    allowed: {key.allowed}"
