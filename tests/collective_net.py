@@ -2,34 +2,14 @@
 
 import random
 from collections import deque
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from switchagg.calls.call_request import CallRequest
-from switchagg.native.library import missing
 from transport.collectives.collective_party import CollectiveFinished, CollectiveParty
 from transport.meshes.mesh import OutgoingMessage
-
-
-class ByHand:
-    """A runner that carries nothing: executions in C, whose messages the parties give and take."""
-
-    def run(self, execution: object, head: bytes, ticket: int) -> None: ...
-    def stop(self) -> None: ...
-
-
-@pytest.fixture(params=["python", "C"])
-def execution_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """In which language every Net executes plans."""
-    core: str = request.param
-    if core == "C":
-        if missing():
-            pytest.skip(missing())
-        monkeypatch.setattr(Net, "runner", ByHand())
-    return core
 
 
 class Net:
@@ -39,12 +19,8 @@ class Net:
     as the link may keep them: what is sent is read only when it is delivered.
     """
 
-    runner: ClassVar[ByHand | None] = None
-
     def __init__(self, workers: int, seed: int = 0, **options: Any) -> None:
         self.parties = [CollectiveParty(m, workers, **options) for m in range(workers)]
-        for party in self.parties:
-            party.runner = self.runner
         self.ends: list[list[CollectiveFinished]] = [[] for _ in self.parties]
         self.chance = random.Random(seed)
         self.now_ns = 0

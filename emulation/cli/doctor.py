@@ -394,7 +394,7 @@ def _compiler() -> MachineCheck:
 
 
 def _compiled_core() -> MachineCheck:
-    needed_for = "speed: switch and workers in C"
+    needed_for = "host methods; speed: switch and workers in C"
     if reason := library.missing():
         detail, _, remedy = reason.partition("; ")
         return MachineCheck("compiled core", False, detail, remedy, needed_for)

@@ -9,11 +9,12 @@ from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 
+from switchagg.errors import JobError
 from switchagg.job import JobConfig, PacketTerms
 from switchagg.native import packet_terms
 from switchagg.native.packet_terms import width_of
 
-ABI = 24
+ABI = 25
 """As SA_ABI in abi.h."""
 
 LIBRARY = Path(__file__).with_name("libswitchagg.so")
@@ -160,6 +161,12 @@ def vectors() -> str:
     library.sa_vectors.restype = ctypes.c_char_p
     answer: bytes = library.sa_vectors()
     return answer.decode()
+
+
+def require(what: str) -> None:
+    """Raise JobError, with how to get the compiled core, where there is none. what: needs it."""
+    if reason := missing():
+        raise JobError(f"{what} needs the compiled core: {reason}")
 
 
 def missing() -> str:

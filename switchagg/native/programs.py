@@ -16,6 +16,9 @@ SUM, MAX, ELSEWHERE = range(3)
 UNEXPECTED, TWICE, SIZE = range(1, 4)
 """`enum sa_unfit`."""
 
+COMBINE_ELSEWHERE = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
+"""`sa_combine_elsewhere`."""
+
 _NOBODY = (1 << 32) - 1
 
 
@@ -166,7 +169,7 @@ def declared() -> ctypes.CDLL:
     pointer, u32, u64, i64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
     label = ctypes.POINTER(NativeLabel)
     for name, result, arguments in (
-        ("new", pointer, [ctypes.POINTER(NativeProgram), pointer, pointer, u32, u32]),
+        ("new", pointer, [ctypes.POINTER(NativeProgram), pointer, pointer, u32, u32, COMBINE_ELSEWHERE]),
         ("free", None, [pointer]),
         ("start", None, [pointer]),
         ("place", pointer, [pointer, label, u64]),

@@ -10,12 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from switchagg.native.library import missing
 from transport.links.link import Address
 from transport.links.link_kinds import LINKS, links_with
 from transport.meshes.mesh import Event, Mesh, MessageReceived, Place
 from transport.meshes.mesh_opening import connect_mesh
-from transport.meshes.native_tcp_mesh import in_c
 from transport.meshes.tcp_mesh import TcpMesh
 from transport.meshes.udp_mesh import UdpMesh, UdpMeshOptions
 from transport.rdma.rdma_mesh import RdmaMesh
@@ -26,10 +24,6 @@ LIVENESS_S = 120.0
 
 def tcp(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:
     return TcpMesh.connect(member, addresses, **how)
-
-
-def native_tcp(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:
-    return in_c(TcpMesh.connect(member, addresses, **how))
 
 
 def udp(member: int, addresses: Sequence[Address], **how: Any) -> Mesh:
@@ -88,7 +82,6 @@ def by_table(name: str) -> MeshKind:
 KINDS: dict[str, MeshKind] = {
     **{name: by_table(name) for name in links_with("mesh")},
     "tcp": MeshKind(tcp, send_over_tcp),
-    **({} if missing() else {"tcp in C": MeshKind(native_tcp, send_over_tcp)}),
     "udp": MeshKind(udp, send_over_udp),
     "zeromq": MeshKind(zeromq, send_over_tcp),
     "rdma": MeshKind(rdma, send_over_tcp),

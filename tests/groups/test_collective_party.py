@@ -5,26 +5,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collective_net import Net, execution_in, integers, run_once  # noqa: F401
+from collective_net import Net, integers, run_once
 
 from switchagg.calls.call_request import CallRequest
 from switchagg.description import REQUESTED_OPS
+from switchagg.native.library import missing
+from tests.oracles.execution import Execution
 from transport.collectives.collective import Task
 from transport.collectives.collective_party import HEAD_BYTES, LOOKS, PATIENCE, CollectiveParty
 from transport.collectives.collective_plan import Draft
 from transport.collectives.collective_table import program
-from transport.collectives.execution import Execution, ProgramCache, compile_plan
+from transport.collectives.execution import ProgramCache, compile_plan
 from transport.collectives.native_execution import NativeExecution
 from transport.meshes.mesh import HEAD_BYTES_MAX
 
 SECOND_NS = 1_000_000_000
 
-pytestmark = pytest.mark.usefixtures("execution_in")
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
-@pytest.fixture
-def kind_of_execution(execution_in: str) -> Any:  # noqa: F811
-    return NativeExecution if execution_in == "C" else Execution
+@pytest.fixture(params=[NativeExecution, Execution])
+def kind_of_execution(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
 def submit(net: Net, rank: int, elements: int = 40, algorithm: str = "ring", **values: Any) -> np.ndarray:

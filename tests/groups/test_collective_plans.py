@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collective_net import execution_in, integers, run_once  # noqa: F401
+from collective_net import integers, run_once
 
 from switchagg.calls.call_request import CallRequest
 from switchagg.description import KINDS
@@ -23,7 +23,6 @@ ALLREDUCES = with_kind("allreduce")
 
 @pytest.mark.parametrize("algorithm", ALLREDUCES)
 @pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.usefixtures("execution_in")
 def test_allreduce_sums_integers_exactly_whatever_the_order(algorithm: str, workers: int) -> None:
     for elements in (0, 1, workers - 1, workers + 1, 45):
         arrays = integers(workers, elements, seed=workers)
@@ -34,7 +33,6 @@ def test_allreduce_sums_integers_exactly_whatever_the_order(algorithm: str, work
 
 
 @pytest.mark.parametrize("algorithm", ALLREDUCES)
-@pytest.mark.usefixtures("execution_in")
 def test_the_largest_job_works(algorithm: str) -> None:
     for workers, elements in ((31, 40), (64, 70)):
         arrays = integers(workers, elements, seed=1)
@@ -45,7 +43,6 @@ def test_the_largest_job_works(algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ALLREDUCES)
 @pytest.mark.parametrize("workers", [3, 5, 8, 12])
-@pytest.mark.usefixtures("execution_in")
 def test_floats_are_the_same_to_the_bit_on_all_ranks_and_in_any_order(algorithm: str, workers: int) -> None:
     generator = np.random.default_rng(workers)
     given = [
@@ -65,7 +62,6 @@ def test_floats_are_the_same_to_the_bit_on_all_ranks_and_in_any_order(algorithm:
 
 @pytest.mark.parametrize("algorithm", with_kind("reduce_scatter"))
 @pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.usefixtures("execution_in")
 def test_reduce_scatter_leaves_each_rank_its_shard(algorithm: str, workers: int) -> None:
     if not COLLECTIVES[algorithm].kinds["reduce_scatter"].fits(workers):
         return
@@ -80,7 +76,6 @@ def test_reduce_scatter_leaves_each_rank_its_shard(algorithm: str, workers: int)
 
 @pytest.mark.parametrize("algorithm", with_kind("all_gather"))
 @pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.usefixtures("execution_in")
 def test_all_gather_spreads_the_shards(algorithm: str, workers: int) -> None:
     if not COLLECTIVES[algorithm].kinds["all_gather"].fits(workers):
         return
@@ -96,7 +91,6 @@ def test_all_gather_spreads_the_shards(algorithm: str, workers: int) -> None:
 
 @pytest.mark.parametrize("algorithm", with_kind("broadcast"))
 @pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.usefixtures("execution_in")
 def test_broadcast_gives_all_what_the_root_has(algorithm: str, workers: int) -> None:
     for root in {0, workers // 2, workers - 1}:
         arrays = integers(workers, 37, seed=3)
@@ -107,7 +101,6 @@ def test_broadcast_gives_all_what_the_root_has(algorithm: str, workers: int) -> 
 
 @pytest.mark.parametrize("algorithm", with_kind("reduce"))
 @pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.usefixtures("execution_in")
 def test_reduce_gives_the_root_the_sum(algorithm: str, workers: int) -> None:
     for root in {0, workers // 2, workers - 1}:
         arrays = integers(workers, 37, seed=3)
@@ -117,7 +110,6 @@ def test_reduce_gives_the_root_the_sum(algorithm: str, workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4, 7, 8, 9])
-@pytest.mark.usefixtures("execution_in")
 def test_no_rank_leaves_a_barrier_before_all_have_entered(workers: int) -> None:
     from collective_net import Net
 
@@ -237,7 +229,6 @@ def test_a_torus_is_as_square_as_possible_and_a_prime_is_one_ring() -> None:
     assert [each.operations for each in plans("allreduce", "torus", 13, 100)] == [each.operations for each in ring]
 
 
-@pytest.mark.usefixtures("execution_in")
 def test_groups_must_divide_the_workers() -> None:
     assert [hierarchical_group(workers) for workers in (1, 2, 9, 12, 7)] == [1, 2, 3, 2, 7]
     assert hierarchical_group(12, 4) == 4

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
+from switchagg.native import library
 from tests.contract.meshes import free_addresses
-from transport.collectives.execution import Execution
 from transport.collectives.native_execution import NativeExecution
 from transport.contracts.group_contract import Group
 from transport.group.group_opening import GroupOptions, open_group
@@ -139,8 +139,7 @@ def test_a_rank_that_stalls_is_named_after_the_time_limit() -> None:
 
 def test_a_call_that_cannot_begin_fails_and_leaves_nothing_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     def act(rank: int, group: Group) -> None:
-        for kind in (Execution, NativeExecution):
-            monkeypatch.setattr(kind, "start", lambda execution: bytearray(1 << 62))
+        monkeypatch.setattr(NativeExecution, "start", lambda execution: bytearray(1 << 62))
         with pytest.raises(MemoryError):
             group.allreduce(np.ones(3, np.int32)).result(LIVENESS_S)
         with pytest.raises(AggregationFailed, match="the mesh loop ended"):
@@ -244,3 +243,18 @@ def test_a_bound_port_is_released_if_the_group_can_not_be_opened(link: str) -> N
         open_group("ring", link, 0, [place.address] * 2, job="x", bound=place, options={"colour": 1})
     kept.append(caught.value)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(
+    ("method", "link", "what"),
+    [("ring", "udp", "method ring"), ("mlt", "udp", "method mlt"), ("ps", "tcp", "the link tcp")],
+)
+def test_without_the_compiled_core_a_method_that_needs_it_is_refused_with_the_remedy(
+    method: str, link: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "missing", lambda: "libswitchagg.so was not built; install a C compiler")
+    words = f"^{what} needs the compiled core: libswitchagg.so was not built; install a C compiler$"
+    with pytest.raises(JobError, match=words):
+        open_group(method, link, 0, [("127.0.0.1", 0)], job="j")
+    with open_group("ps", "udp", 0, [("127.0.0.1", 0)], job="j") as group:  # which is Python's alone
+        assert group.allreduce(np.ones(3, np.float32)).result(LIVENESS_S).tolist() == [1, 1, 1]

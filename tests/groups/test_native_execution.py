@@ -10,35 +10,37 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collective_net import ByHand, Net
+from collective_net import Net
 
 from switchagg.calls.call_request import CallRequest
 from switchagg.layout import shard_range
 from switchagg.native.library import missing
 from switchagg.native.programs import CompiledProgram, NativeProgram
-from tests.meshes.test_tcp_mesh import Kind, a_mesh_and_a_bare_peer, frame
+from tests.meshes.test_tcp_mesh import a_mesh_and_a_bare_peer, frame
+from tests.oracles.execution import Execution
+from transport.collectives import collective_party
 from transport.collectives.collective import Task
 from transport.collectives.collective_party import CollectiveParty
 from transport.collectives.collective_table import COLLECTIVES, plan
 from transport.collectives.execution import SEGMENT_BYTES, compile_plan
 from transport.collectives.native_execution import NativeExecution
-from transport.group.group_opening import open_group
-from transport.meshes.credit_queue import Credited
 from transport.meshes.mesh import MemberLost, MessageReceived, MessageSent
-from transport.meshes.native_tcp_mesh import NativeTcpMesh
-from transport.meshes.tcp_mesh import TcpMesh
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 KINDS_OF_CALLS = [(kind, name) for name, one in COLLECTIVES.items() for kind in one.kinds]
 TYPES = [("sum", np.float32), ("sum", np.float64), ("sum", np.int32), ("sum", np.int64)]
 TYPES += [("max", np.int32), ("max", np.int64)]
+NUMPYS = [("sum", np.float16), ("max", np.float32), ("sum", np.uint8), ("sum", np.dtype(">i4"))]
+"""What NumPy combines, called by C."""
 
 
 def any_values(chance: np.random.Generator, dtype: Any, elements: int) -> Any:
     """Of floats: infinities, numbers that are denormal, and so large that sums overflow, among them."""
-    if np.dtype(dtype).kind == "i":
-        return chance.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, elements, dtype, endpoint=True)
+    if np.dtype(dtype).kind in "iu":
+        return chance.integers(
+            np.iinfo(dtype).min, np.iinfo(dtype).max, elements, np.dtype(dtype).newbyteorder("="), True
+        ).astype(dtype)
     with np.errstate(over="ignore", under="ignore"):
         exponents = chance.integers(np.finfo(dtype).minexp - 20, np.finfo(dtype).maxexp + 1, elements)
         return np.ldexp(chance.standard_normal(elements).astype(dtype), exponents)
@@ -52,16 +54,16 @@ def test_random_plans_give_the_same_bits_in_any_order(seed: int, monkeypatch: py
     kind, algorithm = chance.choice(
         [each for each in KINDS_OF_CALLS if COLLECTIVES[each[1]].kinds[each[0]].fits(workers)]
     )
-    op, dtype = chance.choice(TYPES)
+    op, dtype = chance.choice(TYPES + NUMPYS)
     given = [any_values(numbers, dtype, elements) for _ in range(workers)]
     found = []
-    for runner in (None, ByHand()):
-        monkeypatch.setattr(Net, "runner", runner)
+    for kind_of_execution in (NativeExecution, Execution):
+        monkeypatch.setattr(collective_party, "NativeExecution", kind_of_execution)
         net = Net(workers, chance.randrange(100), segment_bytes=segment_bytes)
         arrays = [array.copy() for array in given]
         for rank in range(workers):
             call = net.parties[rank].submit(CallRequest(kind, op), algorithm, arrays[rank], now_ns=0)
-            assert isinstance(call.execution, NativeExecution) == (runner is not None)
+            assert type(call.execution) is kind_of_execution
         net.run()
         assert net.failures() == [""] * workers
         found.append([array.tobytes() for array in arrays])
@@ -111,35 +113,28 @@ def test_plans_that_turn_are_those_of_member_0_with_its_number_added(elements: i
             )
 
 
-@pytest.mark.parametrize(("op", "dtype"), [("sum", np.float16), ("max", np.float32), ("sum", np.dtype(">i4"))])
-def test_what_c_can_not_combine_stays_with_numpy(op: Any, dtype: Any) -> None:
-    party = CollectiveParty(0, 2)
-    party.runner = ByHand()
-    call = party.submit(CallRequest("allreduce", op), "ring", np.ones(4, dtype), now_ns=0)
-    assert not isinstance(call.execution, NativeExecution)
-    call = party.submit(CallRequest("all_gather"), "ring", np.ones(4, np.float16), now_ns=0)
-    assert isinstance(call.execution, NativeExecution)
+def test_what_numpy_can_not_combine_either_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="add"):
+        CollectiveParty(0, 2).submit(CallRequest("allreduce"), "ring", np.zeros(4, "V4"), now_ns=0)
 
 
 class Pair:
     """Rank 0, a party on a mesh over TCP, and rank 1, a party in Python at the other end of the socket."""
 
-    def __init__(self, kind: Kind, seed: int = 0, **options: Any) -> None:
+    def __init__(self, seed: int = 0, **options: Any) -> None:
         self.chance = random.Random(seed)
-        self.mesh, self.peer = a_mesh_and_a_bare_peer(kind)
+        self.mesh, self.peer = a_mesh_and_a_bare_peer()
         self.peer.setblocking(False)
-        self.sends = self.mesh if isinstance(self.mesh, NativeTcpMesh) else Credited(self.mesh)
         self.mine = CollectiveParty(0, 2, **options)
-        if isinstance(self.mesh, NativeTcpMesh):
-            self.mine.runner = self.mesh
+        self.mine.runner = self.mesh
         self.theirs = CollectiveParty(1, 2, **options)
         self.out, self.into = bytearray(), bytearray()
         self.events: list[Any] = []
 
     def pump(self) -> None:
         """What the loop of rank 0 does once."""
-        self.sends.carry(self.mine.messages_to_send())
-        for event in self.sends.receive(self.mine.place):
+        self.mesh.carry(self.mine.messages_to_send())
+        for event in self.mesh.receive(self.mine.place):
             self.events.append(event)
             if isinstance(event, MessageReceived):
                 self.mine.receive(event.sender, event.head, event.data, 0)
@@ -186,8 +181,8 @@ class Pair:
 def pairs() -> Iterator[Any]:
     made: list[Pair] = []
 
-    def one(kind: Kind, seed: int = 0, **options: Any) -> Pair:
-        made.append(Pair(kind, seed, **options))
+    def one(seed: int = 0, **options: Any) -> Pair:
+        made.append(Pair(seed, **options))
         return made[-1]
 
     yield one
@@ -200,16 +195,16 @@ def pairs() -> Iterator[Any]:
 def test_calls_over_a_mesh_in_c_are_right_in_pieces_of_any_size(pairs: Any, seed: int) -> None:
     """Also those that C leaves to NumPy, beside the others; begun in another order on each rank, some late."""
     chance, numbers = random.Random(seed), np.random.default_rng(seed)
-    pair = pairs(NativeTcpMesh, seed, segment_bytes=chance.choice((8, 64, 1000, 40_000, SEGMENT_BYTES)))
-    pair.sends.set_credit(chance.choice((None, 1, 100_000)))
+    pair = pairs(seed, segment_bytes=chance.choice((8, 64, 1000, 40_000, SEGMENT_BYTES)))
+    pair.mesh.set_credit(chance.choice((None, 1, 100_000)))
     elements = 3000 if pair.mine._segment_bytes > 64 else 40
     calls = []
     for key in range(8):
-        op, dtype = chance.choice([*TYPES, ("sum", np.float16), ("max", np.float32)])
+        op, dtype = chance.choice(TYPES + NUMPYS)
         given = [any_values(numbers, dtype, chance.choice((0, 1, elements)) if key else elements) for _ in range(2)]
         given[1] = np.resize(given[1], len(given[0])).astype(dtype)
         algorithm = chance.choice(("ring", "halving_doubling", "tree", "direct"))
-        expected = np.add(*given) if op == "sum" else np.maximum(*given)
+        expected = (np.add(*given) if op == "sum" else np.maximum(*given)).astype(dtype)
         calls.append((key, algorithm, op, [array.copy() for array in given], expected))
     for party, order in ((pair.mine, chance.sample(calls, 8)), (pair.theirs, chance.sample(calls, 8))):
         for key, algorithm, op, arrays, _ in order:
@@ -231,7 +226,7 @@ def test_calls_over_a_mesh_in_c_are_right_in_pieces_of_any_size(pairs: Any, seed
 
 
 def test_messages_of_a_running_call_reach_no_python(pairs: Any) -> None:
-    pair = pairs(NativeTcpMesh)
+    pair = pairs()
     arrays = [np.full(100_000, rank + 1) for rank in range(2)]
     pair.mine.submit(CallRequest("allreduce"), "ring", arrays[0], now_ns=0)
     pair.theirs.submit(CallRequest("allreduce"), "ring", arrays[1], now_ns=0)
@@ -243,15 +238,14 @@ def test_messages_of_a_running_call_reach_no_python(pairs: Any) -> None:
     assert counters["rx_messages"] == counters["tx_messages"] == 14
 
 
-@pytest.mark.parametrize("kind", [TcpMesh, NativeTcpMesh])
 @pytest.mark.parametrize(
     ("step", "segment", "size", "words"),
     [(0, 0, 9, "has 9 bytes, not 400"), (9, 0, 400, "is not expected"), (0, 0, 400, "came twice")],
 )
 def test_a_wrong_message_of_a_running_call_fails_it_by_name(
-    pairs: Any, kind: Kind, step: int, segment: int, size: int, words: str
+    pairs: Any, step: int, segment: int, size: int, words: str
 ) -> None:
-    pair = pairs(kind)
+    pair = pairs()
     pair.mine.submit(CallRequest("allreduce"), "ring", np.zeros(100), now_ns=0)
     pair.theirs.submit(CallRequest("allreduce"), "ring", np.zeros(100), now_ns=0)
     (right,) = pair.theirs.messages_to_send()
@@ -266,7 +260,7 @@ def test_a_wrong_message_of_a_running_call_fails_it_by_name(
 
 
 def test_a_peer_that_dies_within_a_message_is_lost_and_the_array_is_left_alone(pairs: Any) -> None:
-    pair = pairs(NativeTcpMesh)
+    pair = pairs()
     array = np.zeros(1000)
     pair.mine.submit(CallRequest("broadcast", root=1), "tree", array, now_ns=0)
     pair.theirs.submit(CallRequest("broadcast", root=1), "tree", np.ones(1000), now_ns=0)
@@ -282,7 +276,7 @@ def test_a_peer_that_dies_within_a_message_is_lost_and_the_array_is_left_alone(p
 
 
 def test_after_a_failure_nothing_more_is_received_into_an_array(pairs: Any) -> None:
-    pair = pairs(NativeTcpMesh)
+    pair = pairs()
     array = np.zeros(1000)
     pair.mine.submit(CallRequest("broadcast", root=1), "tree", array, now_ns=0)
     pair.theirs.submit(CallRequest("broadcast", root=1), "tree", np.ones(1000), now_ns=0)
@@ -301,7 +295,7 @@ def test_after_a_failure_nothing_more_is_received_into_an_array(pairs: Any) -> N
 
 
 def test_a_message_of_a_call_that_is_over_is_kept_for_the_next_of_its_key(pairs: Any) -> None:
-    pair = pairs(NativeTcpMesh)
+    pair = pairs()
     for value in (1, 2):
         arrays = [np.zeros(10), np.full(10, float(value))]
         if value == 2:
@@ -318,7 +312,7 @@ def test_a_message_of_a_call_that_is_over_is_kept_for_the_next_of_its_key(pairs:
 
 
 def test_arrays_are_let_go_when_their_call_is_done_and_when_the_mesh_closes(pairs: Any) -> None:
-    pair = pairs(NativeTcpMesh)
+    pair = pairs()
     arrays = [np.zeros(1000), np.zeros(1000)]
     for party in (pair.mine, pair.theirs):
         party.submit(CallRequest("allreduce"), "ring", arrays[party.member], now_ns=0)
@@ -335,10 +329,3 @@ def test_arrays_are_let_go_when_their_call_is_done_and_when_the_mesh_closes(pair
     pair.mesh.close(0.0)
     gc.collect()
     assert gone[1]() is None
-
-
-@pytest.mark.parametrize(("method", "kind"), [("ring", NativeTcpMesh), ("auto", NativeTcpMesh), ("ps", TcpMesh)])
-def test_groups_whose_party_runs_plans_are_on_the_mesh_in_c(method: str, kind: Kind) -> None:
-    with open_group(method, "tcp", 0, [("127.0.0.1", 0)], job="j") as group:
-        assert type(group._mesh) is kind  # type: ignore[attr-defined]
-        assert group.allreduce(np.ones(3, np.float32)).result(60).tolist() == [1, 1, 1]

@@ -10,36 +10,17 @@ import pytest
 
 from switchagg.errors import JobError
 from switchagg.native.library import missing
-from tests.contract.meshes import KINDS, LIVENESS_S, MeshKind, connect_all, free_addresses, received, turn
+from tests.contract.meshes import KINDS, LIVENESS_S, connect_all, free_addresses, received, turn
 from transport.links.outages import patience_s
-from transport.meshes.credit_queue import Credited, Sends
+from transport.meshes.credit_queue import Sends
 from transport.meshes.hello import Hello, unpack
 from transport.meshes.mesh import URGENT, MemberLost, MessageReceived, MessageSent, OutgoingMessage
 from transport.meshes.mesh_handshake import HandshakeKind as MessageKind
 from transport.meshes.mesh_handshake import PeerSession, handshake_key, pack_opening, size_bytes
-from transport.meshes.native_tcp_mesh import NativeTcpMesh
 from transport.meshes.tcp_gathering import TcpOptions, congestion_control_of, listen
 from transport.meshes.tcp_mesh import TcpMesh
 
-Kind = type[TcpMesh] | type[NativeTcpMesh]
-
-
-@pytest.fixture(params=[TcpMesh, NativeTcpMesh])
-def kind(request: pytest.FixtureRequest) -> Kind:
-    if request.param is NativeTcpMesh and missing():
-        pytest.skip(missing())
-    return request.param
-
-
-def named(kind: Kind) -> MeshKind:
-    return KINDS["tcp" if kind is TcpMesh else "tcp in C"]
-
-
-def sockets_of(mesh: Any, member: int) -> list[socket.socket]:
-    """Its connections to a member, by flow."""
-    if isinstance(mesh, NativeTcpMesh):
-        return [flow[member] for flow in mesh._flows]
-    return [flow.connection for flow in mesh._peers[member]]
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
 def read_message(peer: socket.socket) -> bytes:
@@ -49,7 +30,7 @@ def read_message(peer: socket.socket) -> bytes:
     return message
 
 
-def a_mesh_and_a_bare_peer(kind: Kind, **options: Any) -> tuple[Any, socket.socket]:
+def a_mesh_and_a_bare_peer(**options: Any) -> tuple[Any, socket.socket]:
     """Member 0, and a socket that has sent the hello of member 1."""
     listener = listen(("127.0.0.1", 0))
     address = listener.getsockname()
@@ -57,7 +38,7 @@ def a_mesh_and_a_bare_peer(kind: Kind, **options: Any) -> tuple[Any, socket.sock
     told = TcpOptions(**options)
     addresses = [address, ("127.0.0.1", 1)]
     joiner = threading.Thread(
-        target=lambda: found.append(kind.connect(0, addresses, job="j", listener=listener, options=told))
+        target=lambda: found.append(TcpMesh.connect(0, addresses, job="j", listener=listener, options=told))
     )
     joiner.start()
     peer = socket.create_connection(address, LIVENESS_S)
@@ -83,8 +64,8 @@ def read(peer: socket.socket, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 8, 63, 64, 1000, 16_384, 16_385, 100_000])
-def test_messages_are_reassembled_from_pieces_of_any_size(kind: Kind, piece: int) -> None:
-    mesh, peer = a_mesh_and_a_bare_peer(kind)
+def test_messages_are_reassembled_from_pieces_of_any_size(piece: int) -> None:
+    mesh, peer = a_mesh_and_a_bare_peer()
     chance = np.random.default_rng(piece)
     sizes = [0, 5, 0, 1, 90, 300, 2000] + ([] if piece < 60 else [40_000, 70_000, 0, 33_000])
     wanted = [(1, chance.bytes(int(chance.integers(0, 65))), chance.bytes(size)) for size in sizes * 2]
@@ -114,8 +95,8 @@ def test_messages_are_reassembled_from_pieces_of_any_size(kind: Kind, piece: int
         frame(b"ok", b"fine") + b"\xff" * 30,
     ],
 )
-def test_a_member_that_sends_no_messages_is_lost(kind: Kind, nonsense: bytes) -> None:
-    mesh, peer = a_mesh_and_a_bare_peer(kind)
+def test_a_member_that_sends_no_messages_is_lost(nonsense: bytes) -> None:
+    mesh, peer = a_mesh_and_a_bare_peer()
     peer.sendall(nonsense)
     events = turn([mesh], lambda found: any(isinstance(event, MemberLost) for event in found[0]))[0]
     assert "it sent what is no message" in events[-1].reason  # type: ignore[union-attr]
@@ -125,9 +106,9 @@ def test_a_member_that_sends_no_messages_is_lost(kind: Kind, nonsense: bytes) ->
     mesh.close()
 
 
-def test_random_bytes_after_the_hello_end_in_a_loss_and_nothing_else(kind: Kind) -> None:
+def test_random_bytes_after_the_hello_end_in_a_loss_and_nothing_else() -> None:
     for seed in range(30):
-        mesh, peer = a_mesh_and_a_bare_peer(kind)
+        mesh, peer = a_mesh_and_a_bare_peer()
         chance = np.random.default_rng(seed)
         peer.sendall(bytes([0, chance.integers(0, 80), 0, 0, 0, 0]) + chance.bytes(int(chance.integers(1, 5000))))
         peer.close()
@@ -136,8 +117,8 @@ def test_random_bytes_after_the_hello_end_in_a_loss_and_nothing_else(kind: Kind)
         mesh.close()
 
 
-def test_close_writes_no_late_data_into_the_callers_memory(kind: Kind) -> None:
-    mesh, peer = a_mesh_and_a_bare_peer(kind)
+def test_close_writes_no_late_data_into_the_callers_memory() -> None:
+    mesh, peer = a_mesh_and_a_bare_peer()
     memory = bytearray(1000)
     peer.sendall(frame(b"", bytes(range(1, 251)) * 4)[:100])
     while not any(memory):
@@ -149,12 +130,12 @@ def test_close_writes_no_late_data_into_the_callers_memory(kind: Kind) -> None:
     peer.close()
 
 
-def test_options_reach_the_sockets(kind: Kind) -> None:
+def test_options_reach_the_sockets() -> None:
     with socket.socket() as plain:
         control = congestion_control_of(plain)
-    mesh, peer = a_mesh_and_a_bare_peer(kind, congestion_control=control, buffer_bytes=50_000, tos=0xB8, silence_s=9.0)
+    mesh, peer = a_mesh_and_a_bare_peer(congestion_control=control, buffer_bytes=50_000, tos=0xB8, silence_s=9.0)
     assert mesh.details == {"congestion_control": control}
-    (inner,) = sockets_of(mesh, 1)
+    (inner,) = [flow[1] for flow in mesh._flows]
     tcp, ip = socket.IPPROTO_TCP, socket.IPPROTO_IP
     assert inner.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000  # as the kernel counts
     assert inner.getsockopt(ip, socket.IP_TOS) == 0xB8
@@ -165,10 +146,10 @@ def test_options_reach_the_sockets(kind: Kind) -> None:
     mesh.close()
 
 
-def test_the_sockets_of_a_class_have_its_dscp_and_so_priority(kind: Kind) -> None:
-    meshes = connect_all(named(kind), free_addresses(2), [{"classes": (0, 3, 7)}] * 2)
+def test_the_sockets_of_a_class_have_its_dscp_and_so_priority() -> None:
+    meshes = connect_all(KINDS["tcp"], free_addresses(2), [{"classes": (0, 3, 7)}] * 2)
     for mesh in meshes:
-        flows = sockets_of(mesh, 1 - mesh.member)
+        flows = [flow[1 - mesh.member] for flow in mesh._flows]
         assert [each.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) >> 2 for each in flows] == [56, 32, 0]
         assert [each.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY) for each in flows] == [6, 4, 0]
     for mesh in meshes:
@@ -192,15 +173,15 @@ def test_a_port_in_use_and_an_unknown_congestion_control_are_named() -> None:
         TcpMesh.connect(0, free_addresses(2), options=TcpOptions(congestion_control="nonsense"), timeout_s=1)
 
 
-def test_a_forked_child_does_not_keep_the_connections_of_a_process_that_died(kind: Kind) -> None:
-    one, two = connect_all(named(kind), free_addresses(2), [{}, {}])
+def test_a_forked_child_does_not_keep_the_connections_of_a_process_that_died() -> None:
+    one, two = connect_all(KINDS["tcp"], free_addresses(2), [{}, {}])
     told, tell = os.pipe()
     child = os.fork()
     if not child:
         os.read(told, 1)  # until the parent has seen what it wants to see
         os._exit(0)
     try:
-        sockets_of(one, 1)[0].close()  # as the end of its process does
+        one._flows[0][1].close()  # as the end of its process does
         turn([two], lambda events: any(type(event) is MemberLost for event in events[0]))
     finally:
         os.write(tell, b".")
@@ -208,35 +189,32 @@ def test_a_forked_child_does_not_keep_the_connections_of_a_process_that_died(kin
         os.close(told)
         os.close(tell)
         two.close()
-        if isinstance(one, TcpMesh):
-            one._peers.clear()
         one.close()
 
 
-def test_what_is_urgent_waits_for_the_credit_and_one_message_at_most(kind: Kind) -> None:
-    mesh, peer = a_mesh_and_a_bare_peer(kind, buffer_bytes=50_000)
-    sends = mesh if isinstance(mesh, NativeTcpMesh) else Credited(mesh)
-    assert isinstance(sends, Sends)
+def test_what_is_urgent_waits_for_the_credit_and_one_message_at_most() -> None:
+    mesh, peer = a_mesh_and_a_bare_peer(buffer_bytes=50_000)
+    assert isinstance(mesh, Sends)
     data = [bytes([ticket]) * 10**6 for ticket in range(6)]
-    sends.set_credit(1_500_000)
-    sends.carry([OutgoingMessage(1, b"h", data[ticket], ticket, 5) for ticket in range(4)])
-    sends.receive()
-    assert sends.waiting_bytes == 2_000_000  # overdrawn by one message
-    sends.carry([OutgoingMessage(1, b"h", data[4], 4, -1), OutgoingMessage(1, b"h", data[5], 5, URGENT)])
-    sends.receive()
-    assert sends.waiting_bytes == 3_000_000
+    mesh.set_credit(1_500_000)
+    mesh.carry([OutgoingMessage(1, b"h", data[ticket], ticket, 5) for ticket in range(4)])
+    mesh.receive()
+    assert mesh.waiting_bytes == 2_000_000  # overdrawn by one message
+    mesh.carry([OutgoingMessage(1, b"h", data[4], 4, -1), OutgoingMessage(1, b"h", data[5], 5, URGENT)])
+    mesh.receive()
+    assert mesh.waiting_bytes == 3_000_000
     arrived: list[bytes] = []
     reader = threading.Thread(target=lambda: arrived.append(read(peer, 6 * (len(frame(b"h", b"")) + 10**6))))
     reader.start()
     back: list[Any] = []
     while len(back) < 6:
-        sends.carry([])
-        back += sends.receive()
+        mesh.carry([])
+        back += mesh.receive()
         mesh.wait(0.01)
     reader.join()
     assert back == [MessageSent(ticket) for ticket in (0, 1, 5, 4, 2, 3)]
     assert arrived[0] == b"".join(frame(b"h", data[ticket]) for ticket in (0, 1, 5, 4, 2, 3))
-    assert sends.waiting_bytes == 0
+    assert mesh.waiting_bytes == 0
     assert (mesh.counters["tx_messages"], mesh.counters["tx_bytes"]) == (6, 6 * 10**6)
     peer.close()
     mesh.close()

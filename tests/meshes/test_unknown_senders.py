@@ -24,7 +24,6 @@ from transport.zeromq.gathering import CONTROL, HELLO
 
 WAYS = {
     "tcp": ("ring", "tcp"),
-    "tcp in Python": ("ring", "tcp"),
     "udp": ("ring", "udp"),
     "zeromq": ("ring", "zeromq"),
     "rdma": ("ring", "rdma"),
@@ -258,9 +257,7 @@ class Job:
 
 @pytest.mark.parametrize("unknown_sender", UNKNOWN_SENDERS)
 @pytest.mark.parametrize("way", WAYS)
-def test_unknown_senders_end_no_job(way: str, unknown_sender: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if way == "tcp in Python":
-        monkeypatch.setattr("transport.group.group_opening.in_c", lambda mesh: mesh)
+def test_unknown_senders_end_no_job(way: str, unknown_sender: str) -> None:
     method, link = WAYS[way]
     job = Job(method, link)
     waiting = {0: job.ranks[0], **({3: job.servers[0]} if job.servers else {})}

@@ -14,7 +14,7 @@ from switchagg.description import WORDS
 from switchagg.native import library, native_endpoint, programs
 from transport.collectives import execution
 from transport.links import native_udp
-from transport.meshes import native_tcp_mesh
+from transport.meshes import tcp_mesh
 from transport.rdma import dcqcn, soft
 from transport.rdma.verbs import QPState
 from transport.switch import native_switch_loop as native_switch
@@ -47,8 +47,8 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "sa_label": programs.NativeLabel,
     "sa_program": programs.NativeProgram,
     "sa_operations": programs.NativeOperations,
-    "sa_mesh_event": native_tcp_mesh.MeshEvent,
-    "sa_mesh_outgoing": native_tcp_mesh.MeshOutgoing,
+    "sa_mesh_event": tcp_mesh.MeshEvent,
+    "sa_mesh_outgoing": tcp_mesh.MeshOutgoing,
 }
 
 NUMBERS = {
@@ -75,10 +75,10 @@ NUMBERS = {
     "SA_UINT8": native_endpoint.DTYPES.index(np.dtype(np.uint8)),
     "SA_EACH_RANK": native_endpoint.EACH_RANK,
     "sizeof(struct sa_run)": RUN.itemsize,
-    "SA_MESH_COUNTERS": len(native_tcp_mesh.COUNTERS),
-    "SA_MESH_SENT": native_tcp_mesh.MESSAGE_SENT,
-    "SA_MESH_GONE": native_tcp_mesh.PEER_LOST,
-    "SA_MESH_WANTS_MEMORY": native_tcp_mesh.WANTS_MEMORY,
+    "SA_MESH_COUNTERS": len(tcp_mesh.COUNTERS),
+    "SA_MESH_SENT": tcp_mesh.MESSAGE_SENT,
+    "SA_MESH_GONE": tcp_mesh.PEER_LOST,
+    "SA_MESH_WANTS_MEMORY": tcp_mesh.WANTS_MEMORY,
     "SA_COMBINE_MAX": programs.MAX,
     "SA_UNFIT_TWICE": programs.TWICE,
     "SA_UNFIT_SIZE": programs.SIZE,

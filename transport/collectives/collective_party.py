@@ -22,7 +22,7 @@ from switchagg.errors import AggregationFailed
 from switchagg.priority import BEST_EFFORT, flow_of
 from transport.collectives.collective import Task
 from transport.collectives.collective_table import COLLECTIVES, NAMES, program
-from transport.collectives.execution import OPS, SEGMENT_BYTES, Execution, Op
+from transport.collectives.execution import OPS, SEGMENT_BYTES, Op
 from transport.collectives.native_execution import NativeExecution, Runner
 from transport.meshes.mesh import URGENT, Buffer, OutgoingMessage
 
@@ -79,7 +79,7 @@ class CollectiveCall:
         self.array = array
         self.option = option
         self.number = number
-        self.execution: Execution | NativeExecution
+        self.execution: NativeExecution
         self.head = b""  # the head of all its messages, without the place
         self.key = b""
         self.moved_ns = 0
@@ -99,7 +99,7 @@ class CollectiveParty:
     member: 0 … workers-1. job: its name, for errors. option: for the collectives that take one (`Option`).
     segment_bytes: most data of a message; equal on all members, as option is. classes: of the mesh. Messages of one key
     in different classes belong to different calls: those of the next may overtake. runner: set before the first call,
-    it carries the messages of all executions that C can run.
+    it carries the messages of all executions.
     """
 
     def __init__(
@@ -297,10 +297,8 @@ class CollectiveParty:
 
     def _prepare(self, call: CollectiveCall, task: Task) -> None:
         """Give a new call its execution."""
-        array, op = call.array, call.op
-        compiled = program(task, array.itemsize, self._segment_bytes)
-        in_c = self.runner is not None and NativeExecution.can(compiled, array, op)
-        call.execution = NativeExecution(compiled, array, op) if in_c else Execution(compiled, array, op)
+        compiled = program(task, call.array.itemsize, self._segment_bytes)
+        call.execution = NativeExecution(compiled, call.array, call.op)
 
     def _describe(self, call: CollectiveCall, signature: CallSignature, numbered: int, key: int, priority: int) -> None:
         call.head = _CALL.pack(
@@ -330,7 +328,7 @@ class CollectiveParty:
         self._moved_ns = call.moved_ns = now_ns
         if self._deadline_ns is None or len(self._calls) == 1:
             self._deadline_ns = now_ns + self._look_ns
-        if self.runner is not None and isinstance(call.execution, NativeExecution):
+        if self.runner is not None:
             self.runner.run(call.execution, call.head, call.number << 32 | _EXECUTION)
         call.execution.start()
         self._advance(call)

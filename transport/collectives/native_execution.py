@@ -1,16 +1,18 @@
-"""NativeExecution: runs one plan in C, with the verbs of `execution.Execution`, and the same bits.
+"""NativeExecution: runs one plan in C, where what has come and may be applied is applied, and what is final is sent.
 
-A mesh in C takes its `handle` and goes on without Python: see `Runner`.
+A mesh in C takes its `handle` and goes on without Python: see `Runner`. tests/oracles/execution.py is the same,
+readable.
 """
 
-from typing import Any, Protocol
+import ctypes
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.native.native_codec import DTYPES
-from switchagg.native.programs import MAX, SIZE, SUM, TWICE, NativeLabel, declared
-from transport.collectives.execution import Op, Segment, SegmentProgram
+from switchagg.native.programs import COMBINE_ELSEWHERE, ELSEWHERE, MAX, SIZE, SUM, TWICE, NativeLabel, declared
+from transport.collectives.execution import OPS, Op, Segment, SegmentProgram
 from transport.meshes.mesh import Buffer
 
 COMBINED = {"sum": (SUM, DTYPES[:4]), "max": (MAX, DTYPES[2:4])}
@@ -18,6 +20,7 @@ COMBINED = {"sum": (SUM, DTYPES[:4]), "max": (MAX, DTYPES[2:4])}
 on the length of the array."""
 
 
+@runtime_checkable
 class Runner(Protocol):
     """The mesh side that carries messages and runs executions with them, in one thread."""
 
@@ -29,23 +32,48 @@ class Runner(Protocol):
         """Stop all executions: nothing more is received into their arrays; the tickets don't come back."""
 
 
+def combines_in_c(array: NDArray[Any], op: Op) -> bool:
+    """Whether C can: it combines few types, and only aligned ones of this machine's byte order."""
+    return array.flags.aligned and array.dtype.isnative and array.dtype in COMBINED[op][1]
+
+
+def combine_at(op: Op, dtype: np.dtype[Any], target: int, operand: int, count: int) -> None:
+    """Combine, in place, so many values at these addresses, which C can't."""
+    if count:
+        kind = ctypes.c_uint8 * (count * dtype.itemsize)
+        into, values = (np.frombuffer(memoryview(kind.from_address(address)), dtype) for address in (target, operand))
+        with np.errstate(all="ignore"):  # as C
+            OPS[op](into, values, out=into)
+
+
 class NativeExecution:
-    """See `Execution`. carried: a mesh sends its messages. Raises MemoryError."""
+    """A call of one member. The array must not be touched until `done`; it then holds the result.
+
+    array: 1-D, C-contiguous, writable, plan.elements long, of the itemsize the plan was compiled for.
+    The loop: start, receive or on_sent, then carry all of messages_to_send. carried: a mesh does. Raises MemoryError.
+    """
 
     carried = False
     _handle: int | None = None  # what __del__ finds if __init__ has failed
 
     def __init__(self, program: SegmentProgram, array: NDArray[Any], op: Op = "sum") -> None:
         assert array.shape == (program.plan.elements,)
-        assert array.flags.carray
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
         assert array.itemsize == program.itemsize
         self._library = declared()
         self._program = program
         self._array = array
         self._scratch = np.empty(program.plan.scratch, array.dtype)
-        dtype = DTYPES.index(array.dtype) if array.dtype in DTYPES else 0  # other dtypes combine nothing
+        dtype, combine, self._elsewhere = 0, ELSEWHERE, COMBINE_ELSEWHERE()
+        if combines_in_c(array, op):
+            dtype, combine = DTYPES.index(array.dtype), COMBINED[op][0]
+        elif program.combines:
+            values = array.dtype
+            OPS[op](self._scratch[:0], self._scratch[:0], out=self._scratch[:0])  # raises where NumPy can't either
+            self._elsewhere = COMBINE_ELSEWHERE(lambda _, *where: combine_at(op, values, *where))
         self._handle = self._library.sa_execution_new(
-            program.native, array.ctypes.data, self._scratch.ctypes.data, dtype, COMBINED[op][0]
+            program.native, array.ctypes.data, self._scratch.ctypes.data, dtype, combine, self._elsewhere
         )
         if self._handle is None:
             raise MemoryError("no memory for a call")
@@ -53,13 +81,6 @@ class NativeExecution:
     def __del__(self) -> None:
         if self._handle is not None:
             self._library.sa_execution_free(self._handle)
-
-    @staticmethod
-    def can(program: SegmentProgram, array: NDArray[Any], op: Op) -> bool:
-        """Whether C can: it combines few types, and only aligned ones of this machine's byte order."""
-        if not array.flags.carray or not array.dtype.isnative:
-            return False
-        return array.dtype in COMBINED[op][1] or not program.combines
 
     @property
     def handle(self) -> int:
@@ -69,38 +90,38 @@ class NativeExecution:
 
     @property
     def done(self) -> bool:
-        """See `Execution`."""
+        """Whether the array holds the result."""
         return not self._library.sa_execution_left(self._handle)
 
     @property
     def moves(self) -> int:
-        """See `Execution`."""
+        """Messages that came or left."""
         moves: int = self._library.sa_execution_moves(self._handle)
         return moves
 
     def start(self) -> None:
-        """See `Execution`."""
+        """Begin; what needs nothing of others becomes ready. Call it once, before anything else."""
         self._library.sa_execution_start(self._handle)
 
     def expects(self, sender: int) -> bool:
-        """See `Execution`."""
+        """Whether a message of that member is still to come."""
         return bool(self._library.sa_execution_expects(self._handle, sender))
 
     def missing(self) -> list[int]:
-        """See `Execution`."""
+        """Members of whom messages are still to come."""
         return [sender for sender in sorted(self._program.expected) if self.expects(sender)]
 
     def sends_left_to(self, member: int) -> bool:
-        """See `Execution`."""
+        """Whether a message to that member has not been handed out."""
         return bool(self._library.sa_execution_sends_left_to(self._handle, member))
 
     def leaving_to(self) -> list[int]:
-        """See `Execution`."""
+        """Members to whom messages have been handed out that have not left."""
         receivers = sorted({to for to, _, _ in self._program.labels if to >= 0})
         return [to for to in receivers if self._library.sa_execution_leaving_to(self._handle, to)]
 
     def place(self, sender: int, step: int, segment: int, size_bytes: int) -> memoryview | None:
-        """See `Execution`."""
+        """Memory of the array for a message that has begun to arrive, if it overwrites and may do so now; or None."""
         if not size_bytes:
             return None
         address = self._library.sa_execution_place(self._handle, NativeLabel(sender, step, segment), size_bytes)
@@ -110,7 +131,10 @@ class NativeExecution:
         return self._memory(self._program.lows[node], self._program.highs[node])
 
     def receive(self, sender: int, step: int, segment: int, data: Buffer) -> None:
-        """See `Execution`; `data` is copied."""
+        """Take a message, in any order, each once; `data` may change from then on.
+
+        ValueError, saying what is wrong, for one that this call doesn't expect.
+        """
         label = NativeLabel(sender, step, segment)
         address = np.frombuffer(data, np.uint8).ctypes.data if len(data) else None
         result = self._library.sa_execution_receive(self._handle, label, address, len(data))
@@ -128,11 +152,12 @@ class NativeExecution:
         raise ValueError(f"step {step}, segment {segment} {words}")
 
     def on_sent(self, node: int) -> None:
-        """See `Execution`."""
+        """The memory of a message may be used again."""
         self._library.sa_execution_sent(self._handle, node)
 
     def messages_to_send(self) -> list[Segment]:
-        """See `Execution`; not of one that is carried."""
+        """Messages that may be sent, each handed out once, none of a call that is carried. `data` is the array's own
+        memory until `on_sent`."""
         program, messages = self._program, []
         node: int
         while (node := self._library.sa_execution_next(self._handle)) >= 0:

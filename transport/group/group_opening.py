@@ -17,10 +17,12 @@ from switchagg.description import Kind
 from switchagg.errors import JobError
 from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS
 from switchagg.join import CALL_TIMEOUT_S
+from switchagg.native.library import require
 from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveCall, CollectiveParty
 from transport.collectives.collective_table import COLLECTIVES, fitting
 from transport.collectives.execution import SEGMENT_BYTES
+from transport.collectives.native_execution import Runner
 from transport.contracts.group_contract import Array, Group
 from transport.group.host_group import HostGroup, Submit
 from transport.group.method_name import METHODS, host_methods, parse
@@ -30,7 +32,6 @@ from transport.meshes.hello import Meeting
 from transport.meshes.mesh import Mesh
 from transport.meshes.mesh_loop import CREDIT_BYTES
 from transport.meshes.mesh_opening import BoundPlace, connect_mesh
-from transport.meshes.native_tcp_mesh import NativeTcpMesh, in_c
 
 if TYPE_CHECKING:
     from transport.worker.join_options import JoinOptions
@@ -253,6 +254,7 @@ def _open_host_group(
     how: GroupOptions,
     bound: BoundPlace | None,
 ) -> Group:
+    require(f"method {method}")
     workers = len(addresses)
     ranks_per_group = _number("ranks_per_group", how.ranks_per_group, 0, 0, workers)
     pipelined = method in COLLECTIVES and COLLECTIVES[method].pipelined  # short pieces fill a pipeline sooner
@@ -261,7 +263,6 @@ def _open_host_group(
     codec = _codec(how, len(addresses))
     what = ", ".join(filter(None, (method, _codec_text(codec, how.codec_seed))))
     mesh = _connect(link, rank, addresses, job, what, how, bound)
-    mesh = in_c(mesh)
     try:
         party = CollectiveParty(
             rank,
@@ -272,8 +273,7 @@ def _open_host_group(
             segment_bytes=segment_bytes,
             classes=mesh.classes,
         )
-        if isinstance(mesh, NativeTcpMesh):
-            party.runner = mesh
+        party.runner = mesh if isinstance(mesh, Runner) else None
         kwargs: dict[str, Any] = {"workers": workers, "method": method, "job": job, "credit_bytes": how.credit_bytes}
         if method == "auto":
             auto = AutoParty(party, segment_bytes, logger.info if rank == 0 else lambda line: None)
@@ -311,6 +311,7 @@ def _open_bounded_group(
         options = BOUNDED[method].options(**(how.bounded or {}))
     except (TypeError, ValueError) as error:
         raise JobError(f"option bounded: {error}") from error
+    require(f"method {method}")
     mesh = _connect(link, rank, addresses, job, f"{method} {options}", how, bound)
     workers, timeout_s = len(addresses), how.call_timeout_s
     times = {"call_timeout_ns": round(timeout_s * 1e9), "segment_bytes": LONG_SEGMENT_BYTES}

@@ -1,28 +1,21 @@
-"""TcpMesh: messages over one TCP connection per pair, or one for each class (see `transport.meshes.mesh.Mesh`).
+"""TcpMesh: messages over one TCP connection per pair, or one for each class (see `transport.meshes.mesh.Mesh`), in C.
 
-Sockets don't block; many messages leave with one system call, from the caller's memory, and arrive in the memory that
-`place` gives: the kernel's copy is the only one. On the wire a message is
-
-    0 u8 kind (0 message, 1 the sender leaves) | 1 u8 bytes of head | 2 u16 0 | 4 u32 bytes of data | 8 head, data
+It also queues messages by urgency and runs collectives without Python: a message of an execution that runs here never
+reaches Python; others are handed out as from any mesh. switchagg/native/hosts/mesh.h has what is on the wire.
 """
 
-import contextlib
-import fcntl
+import ctypes
 import os
-import select
 import socket
-import struct
-import sys
-import termios
 import threading
-import time
-from collections import deque
-from collections.abc import Mapping, Sequence
-from itertools import islice
-from typing import Any, Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Protocol, Self
 
 import numpy as np
 
+from switchagg.native.library import load, require
+from switchagg.priority import flow_of
 from transport.links.link import Address, LinkClosed
 from transport.meshes.hello import Hello, Meeting
 from transport.meshes.mesh import (
@@ -32,6 +25,7 @@ from transport.meshes.mesh import (
     MemberLost,
     MessageReceived,
     MessageSent,
+    OutgoingMessage,
     Place,
     check_message,
 )
@@ -41,63 +35,123 @@ from transport.meshes.tcp_gathering import TcpOptions, congestion_control_of, ga
 
 MESSAGE_BYTES_MAX = 1 << 26
 
-_HEADER = struct.Struct(">BBHI")
-_MESSAGE, _LEAVES = 0, 1
-_PARTS_MAX = 64  # of one system call
-_CALL_BYTES = 1 << 18
-"""Most of one peer's data received with one system call: what was received is still in the cache when it is used."""
-_BESIDE_BYTES = 1 << 14
-_BESIDE_LONG_BYTES = 1 << 10
-"""Bytes received with it that have to be copied: the next message's start, and more of it if messages are short."""
-_LONG_BYTES = 1 << 15
-_START_BYTES_MAX = _HEADER.size + HEAD_BYTES_MAX
-_READS_MAX = 8  # system calls of one `receive` per peer
-_CHECK_S = 0.002  # how often `close` checks whether the peers' kernels have everything
-_HUNG_UP = select.EPOLLHUP | select.EPOLLERR
-_INPUT = select.EPOLLIN | select.EPOLLRDHUP
+COUNTERS = (
+    "tx_messages",
+    "tx_bytes",
+    "rx_messages",
+    "rx_bytes",
+    "sends",
+    "receives",
+    "send_would_block",
+    "lost",
+)
+"""In the order of `enum sa_mesh_counter`."""
+
+RECEIVED, MESSAGE_SENT, PEER_LOST, WANTS_MEMORY = range(4)
+"""`enum sa_mesh_event_kind`."""
+
+_CLOSED, _ERROR, _LEFT, _NO_MESSAGE = range(4)  # enum sa_gone
 
 
-class _Peer:
-    """A connection and what is in flight on it. flow: its place in the mesh's classes."""
+class MeshEvent(ctypes.Structure):
+    """`struct sa_mesh_event`."""
 
-    __slots__ = (
-        "accepted",
-        "connection",
-        "data",
-        "filled",
-        "flow",
-        "head",
-        "key",
-        "marks",
-        "member",
-        "parts",
-        "prefix",
-        "queued",
-        "send_error",
-        "watched",
-    )
+    _fields_ = [
+        ("kind", ctypes.c_uint32),
+        ("member", ctypes.c_uint32),
+        ("connection", ctypes.c_uint32),
+        ("reason", ctypes.c_uint32),
+        ("number", ctypes.c_int32),
+        ("head_bytes", ctypes.c_uint32),
+        ("ticket", ctypes.c_int64),
+        ("size_bytes", ctypes.c_uint64),
+        ("head", ctypes.c_uint8 * HEAD_BYTES_MAX),
+    ]
 
-    def __init__(self, member: int, flow: int, connection: socket.socket) -> None:
-        self.member, self.flow, self.connection = member, flow, connection
-        self.key = (flow, member)
-        self.watched = _INPUT
-        self.send_error = ""  # why nothing can be sent any more
-        # Going out
-        self.parts: deque[Buffer] = deque()
-        self.marks: deque[tuple[int, int, int]] = deque()  # per message: end in `queued`, ticket, bytes of data
-        self.queued = self.accepted = 0  # bytes given to `parts` so far, and bytes the kernel has taken of them
-        # Coming in
-        self.prefix = bytearray()  # of header and head
-        self.head = b""
-        self.data: memoryview | None = None  # of the message whose head is there
-        self.filled = 0
+    def why(self) -> str:
+        """Why the member is gone."""
+        if self.reason == _ERROR:
+            return f"the connection ended: {os.strerror(self.number)}"
+        if self.reason == _NO_MESSAGE:
+            return f"it sent what is no message ({bytes(self.head[:8]).hex()})"
+        return "it left" if self.reason == _LEFT else "it closed the connection, or died"
+
+
+class MeshOutgoing(ctypes.Structure):
+    """`struct sa_mesh_outgoing`."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("size_bytes", ctypes.c_uint64),
+        ("ticket", ctypes.c_int64),
+        ("to", ctypes.c_uint32),
+        ("flow", ctypes.c_uint32),
+        ("priority", ctypes.c_int32),
+        ("head_bytes", ctypes.c_uint32),
+        ("head", ctypes.c_uint8 * HEAD_BYTES_MAX),
+    ]
+
+
+class Runnable(Protocol):
+    """An execution in C: `transport.collectives.native_execution`."""
+
+    carried: bool
+
+    @property
+    def handle(self) -> int: ...
+
+
+@lru_cache(maxsize=1)
+def declared() -> ctypes.CDLL:
+    """The library with the functions of mesh.h declared. Raises library.CoreMissing."""
+    library = load()
+    pointer, u32, u64, i64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
+    for name, result, arguments in (
+        ("new", pointer, [u32, u32, ctypes.c_char_p, u64, ctypes.c_int, ctypes.POINTER(u64)]),
+        ("free", None, [pointer]),
+        ("add", ctypes.c_int, [pointer, ctypes.c_int, u32, u32]),
+        ("send", ctypes.c_int, [pointer, ctypes.POINTER(MeshOutgoing), ctypes.c_bool]),
+        ("run", ctypes.c_int, [pointer, pointer, ctypes.c_char_p, i64]),
+        ("stop", None, [pointer]),
+        ("turn", ctypes.c_int, [pointer, i64, i64]),
+        ("take_events", u32, [pointer, ctypes.POINTER(ctypes.POINTER(MeshEvent))]),
+        ("give", ctypes.c_int, [pointer, u32, pointer]),
+        ("linger", None, [pointer, i64]),
+        ("below_bytes", i64, [pointer]),
+    ):
+        function = getattr(library, f"sa_mesh_{name}")
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+class _Counters(Mapping[str, int]):
+    """As they are now; also after the mesh is closed."""
+
+    def __init__(self, unknown_senders: int) -> None:
+        self.values_in_c = (ctypes.c_uint64 * len(COUNTERS))()
+        self._unknown_senders = unknown_senders
+
+    def __getitem__(self, name: str) -> int:
+        if name == "drop_unknown_sender":
+            return self._unknown_senders
+        if name not in COUNTERS:
+            raise KeyError(name)
+        return self.values_in_c[COUNTERS.index(name)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*COUNTERS, "drop_unknown_sender"))
+
+    def __len__(self) -> int:
+        return len(COUNTERS) + 1
 
 
 class TcpMesh:
-    """The end of a TCP mesh at one member, opened by `connect`. details: the congestion control that its sockets use.
+    """The end of a TCP mesh at one member, opened by `connect`; also a `credit_queue.Sends` and a
+    `native_execution.Runner`. details: the congestion control that its sockets use.
 
     Besides what every mesh counts: `sends` and `receives`, system calls; `send_would_block`; `drop_unknown_sender`:
-    peers that did not prove that they have the job's token, while the members met.
+    peers that did not prove that they have the job's token, while the members met. Raises MemoryError.
     """
 
     link = "tcp"
@@ -112,28 +166,33 @@ class TcpMesh:
     ) -> None:
         """Arguments as `meet` returns them. The connections are non-blocking, and the mesh's from now on."""
         self.member, self.members, self.classes = hello.member, hello.members, classes
-        self._hello, self._flows = hello, len(flows)
-        self.counters: dict[str, int] = dict.fromkeys(
-            ("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "sends", "receives", "send_would_block", "lost"), 0
-        )
-        self.counters["drop_unknown_sender"] = unknown_senders
-        self._events: list[Event] = []
-        self._peers = {
-            member: [_Peer(member, place, flow[member]) for place, flow in enumerate(flows)] for member in flows[0]
-        }
-        self._by_descriptor = {peer.connection.fileno(): peer for flows in self._peers.values() for peer in flows}
-        self._unsent: dict[tuple[int, int], _Peer] = {}  # given messages since the last `receive`
-        self._ready: list[tuple[int, int]] = []
-        self._beside = memoryview(bytearray(_BESIDE_BYTES))
-        self._beside_long = self._beside[:_BESIDE_LONG_BYTES]
+        self._hello, self._flows = hello, flows
+        self._library = declared()
+        self._counters = _Counters(unknown_senders)
+        self.counters: Mapping[str, int] = self._counters
+        self._credit_bytes: int | None = None
+        self._memory: dict[int, memoryview] = {}  # by connection: of the message that arrives
+        self._data: dict[int, Buffer] = {}  # by ticket: what C reads
+        self._runs: dict[int, Runnable] = {}  # by ticket
+        self._events = ctypes.POINTER(MeshEvent)()
         self._spare = SpareMemory()
         self._closed = False
         self._wake_lock = threading.Lock()
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poll = select.epoll()
-        self._poll.register(self._wake_descriptor, select.EPOLLIN)
-        for descriptor in self._by_descriptor:
-            self._poll.register(descriptor, _INPUT)
+        self._handle = self._library.sa_mesh_new(
+            self.members,
+            len(flows),
+            bytes(classes or (0,)),
+            MESSAGE_BYTES_MAX,
+            self._wake_descriptor,
+            self._counters.values_in_c,
+        )
+        if self._handle is None:
+            os.close(self._wake_descriptor)
+            raise MemoryError("no memory or descriptor for a mesh")
+        for flow, connections in enumerate(flows):
+            for member, connection in connections.items():
+                self._check(self._library.sa_mesh_add(self._handle, connection.fileno(), member, flow))
         first = next(iter(flows[0].values()), None)
         self.details: dict[str, Any] = {} if first is None else {"congestion_control": congestion_control_of(first)}
 
@@ -146,250 +205,99 @@ class TcpMesh:
 
     def send(self, to: int, head: bytes, data: Buffer, ticket: int, flow: int = -1) -> None:
         """See `Mesh.send`."""
+        self._send(OutgoingMessage(to, head, data, ticket), flow % len(self._flows), False)
+
+    def carry(self, messages: Iterable[OutgoingMessage]) -> None:
+        """See `Sends.carry`."""
+        for message in messages:
+            flow = flow_of(message.priority, self.classes) if len(self._flows) > 1 else 0
+            self._send(message, flow, True)
+
+    def _send(self, message: OutgoingMessage, flow: int, waits_for_credit: bool) -> None:
+        to, head, data, ticket, priority = message
         size = len(data)
         check_message(self, to, head, size)
         self._require_open()
-        flows = self._peers.get(to)
-        if flows is None or flows[flow].send_error:
-            self._events.append(MessageSent(ticket))
-            return
-        peer = flows[flow]
-        start = _HEADER.pack(_MESSAGE, len(head), 0, size) + head
-        peer.parts.append(start)
-        if size:
-            peer.parts.append(data)
-        peer.queued += len(start) + size
-        peer.marks.append((peer.queued, ticket, size))
-        self._unsent[peer.key] = peer
+        address = np.frombuffer(data, np.uint8).ctypes.data if size else None
+        outgoing = MeshOutgoing(address, size, ticket, to, flow, priority, len(head))
+        ctypes.memmove(outgoing.head, head, len(head))
+        self._data[ticket] = data
+        self._check(self._library.sa_mesh_send(self._handle, outgoing, waits_for_credit))
 
-    def _send(self, peer: _Peer) -> None:
-        """Send what the kernel takes; the rest waits for the poll."""
-        parts, marks, events = peer.parts, peer.marks, self._events
-        counters = self.counters
-        while parts:
-            complete = len(parts) <= _PARTS_MAX
-            vector = list(parts) if complete else list(islice(parts, _PARTS_MAX))
-            try:
-                accepted = peer.connection.sendmsg(vector)
-            except (BlockingIOError, InterruptedError):
-                counters["send_would_block"] += 1
-                break
-            except OSError as error:
-                self._stop_sending(peer, str(error.strerror))
-                return
-            counters["sends"] += 1
-            at = peer.accepted = peer.accepted + accepted
-            if at == peer.queued:
-                parts.clear()
-            else:
-                for first in vector:
-                    if accepted < len(first):
-                        break
-                    accepted -= len(first)
-                    parts.popleft()
-                if accepted:
-                    parts[0] = memoryview(parts[0])[accepted:]
-            done = 0
-            while marks and marks[0][0] <= at:
-                _, ticket, size = marks.popleft()
-                done += 1
-                counters["tx_bytes"] += size
-                events.append(MessageSent(ticket))
-            counters["tx_messages"] += done
-            if complete or accepted:  # all, or as much as there was room for
-                break
-        watched = _INPUT | select.EPOLLOUT if parts else _INPUT
-        if watched != peer.watched:
-            peer.watched = watched
-            self._poll.modify(peer.connection, watched)
+    def set_credit(self, credit_bytes: int | None) -> None:
+        """See `Sends.set_credit`."""
+        self._credit_bytes = credit_bytes
 
-    def _stop_sending(self, peer: _Peer, reason: str) -> None:
-        """Nothing can be sent to this peer any more; what it has sent may still be read."""
-        peer.send_error = reason or "the connection ended"
-        peer.parts.clear()
-        self._events += [MessageSent(ticket) for _, ticket, _ in peer.marks]
-        peer.marks.clear()
-        if peer.watched != _INPUT:
-            peer.watched = _INPUT
-            self._poll.modify(peer.connection, _INPUT)
+    @property
+    def waiting_bytes(self) -> int:
+        """See `Sends.waiting_bytes`."""
+        with self._wake_lock:
+            return 0 if self._closed else self._library.sa_mesh_below_bytes(self._handle)
+
+    # Running
+
+    def run(self, execution: Runnable, head: bytes, ticket: int) -> None:
+        """See `Runner.run`."""
+        self._require_open()
+        self._runs[ticket] = execution
+        self._check(self._library.sa_mesh_run(self._handle, execution.handle, head, ticket))
+        execution.carried = True
+
+    def stop(self) -> None:
+        """See `Runner.stop`. C reads their queued messages until `close`: they stay referenced."""
+        if not self._closed:
+            self._library.sa_mesh_stop(self._handle)
 
     # Receiving
 
     def receive(self, place: Place | None = None) -> Sequence[Event]:
         """See `Mesh.receive`."""
         self._require_open()
-        if self._unsent:
-            for key in sorted(self._unsent) if self.classes else self._unsent:  # the most urgent flow first
-                peer = self._unsent[key]
-                if not peer.send_error:
-                    self._send(peer)
-            self._unsent.clear()
-        ready, self._ready = self._ready or self._poll.poll(0), []
-        if self.classes and len(ready) > 1:
-            ready.sort(key=self._flow_at)
-        for descriptor, happened in ready:
-            peer_or_none = self._by_descriptor.get(descriptor)
-            if peer_or_none is None:
-                self._woken(descriptor)
-                continue
-            if happened & select.EPOLLOUT and not peer_or_none.send_error:
-                self._send(peer_or_none)
-            if happened & (_INPUT | _HUNG_UP):
-                self._read(peer_or_none, place)
-        events, self._events = self._events, []
+        self._turn(0)
+        events: list[Event] = []
+        while count := self._library.sa_mesh_take_events(self._handle, self._events):
+            for event in self._events[:count]:
+                self._take(event, place, events)
         return events
 
-    def _flow_at(self, ready: tuple[int, int]) -> int:
-        peer = self._by_descriptor.get(ready[0])
-        return -1 if peer is None else peer.flow
-
-    def _read(self, peer: _Peer, place: Place | None) -> None:
-        """Messages of one peer, until it has no more, or its share of this iteration is used up."""
-        connection = peer.connection
-        for _ in range(_READS_MAX):
-            data = peer.data
-            room = wanted = 0
-            beside = self._beside
-            try:
-                if data is None:
-                    size = connection.recv_into(beside)
-                else:
-                    filled = peer.filled
-                    wanted = len(data) - filled
-                    room = wanted if wanted < _CALL_BYTES else _CALL_BYTES
-                    into = data[filled : filled + room]
-                    if len(data) >= _LONG_BYTES:
-                        beside = self._beside_long
-                    size = connection.recvmsg_into((into, beside))[0] if room == wanted else connection.recv_into(into)
-            except (BlockingIOError, InterruptedError):
+    def _take(self, event: MeshEvent, place: Place | None, events: list[Event]) -> None:
+        if event.kind == MESSAGE_SENT:
+            if self._runs.pop(event.ticket, None) is None:
+                del self._data[event.ticket]
+            events.append(MessageSent(event.ticket))
+        elif event.kind == PEER_LOST:
+            for flow in self._flows:
+                flow[event.member].close()
+            events.append(MemberLost(event.member, event.why()))
+        else:
+            head = bytes(event.head[: event.head_bytes])
+            if event.kind == RECEIVED:
+                data: Buffer = self._memory.pop(event.connection) if event.size_bytes else b""
+                events.append(MessageReceived(event.member, head, data))
                 return
-            except OSError as error:
-                self._lose(peer, f"the connection ended: {error.strerror}")
-                return
-            if not size:
-                self._end(peer, "it closed the connection, or died")
-                return
-            self.counters["receives"] += 1
-            if size < room:
-                peer.filled += size
-                return  # there was no more
-            if data is not None:
-                peer.filled += room
-                if room < wanted:
-                    continue
-                self._received(peer, data)
-            if size > room and not self._parse(peer, size - room, place):
-                return
-            if size < room + len(beside):
-                return
+            size = event.size_bytes
+            memory = (place(event.member, head, size) if place is not None else None) or self._spare.take(size)
+            assert len(memory) == size, "a place has another size than its message"
+            self._memory[event.connection] = memory
+            address = np.frombuffer(memory, np.uint8).ctypes.data
+            self._check(self._library.sa_mesh_give(self._handle, event.connection, address))
 
-    def _parse(self, peer: _Peer, end: int, place: Place | None) -> bool:
-        """Take headers, heads and data that came beside, `end` bytes; False if the peer is lost by that."""
-        beside, at = self._beside, 0
-        while at < end:
-            data = peer.data
-            if data is None:
-                if peer.prefix or end - at < _START_BYTES_MAX:
-                    at = self._put_together(peer, at, end)
-                    start = bytes(peer.prefix)
-                    if len(start) < _HEADER.size:
-                        return True
-                    first = 0
-                else:
-                    start, first = beside, at  # type: ignore[assignment]
-                kind, head_bytes, _, size = _HEADER.unpack_from(start, first)
-                if kind != _MESSAGE or head_bytes > HEAD_BYTES_MAX or size > MESSAGE_BYTES_MAX:
-                    bad = bytes(start[first : first + 8]).hex()
-                    if kind == _LEAVES:
-                        self._end(peer, "it left")
-                    else:
-                        self._lose(peer, f"it sent what is no message ({bad})")
-                    return False
-                first += _HEADER.size
-                if start is not beside:
-                    if len(start) < first + head_bytes:
-                        continue
-                    peer.prefix.clear()
-                else:
-                    at = first + head_bytes
-                peer.head = bytes(start[first : first + head_bytes])
-                data = peer.data = self._memory(peer.member, peer.head, size, place)
-                peer.filled = 0
-            filled = peer.filled
-            step = min(len(data) - filled, end - at)
-            if step:
-                data[filled : filled + step] = beside[at : at + step]
-                peer.filled = filled = filled + step
-                at += step
-            if filled == len(data):
-                self._received(peer, data)
-        return True
+    def _turn(self, timeout_ns: int) -> bool:
+        credit = -1 if self._credit_bytes is None else self._credit_bytes
+        return bool(self._check(self._library.sa_mesh_turn(self._handle, timeout_ns, credit)))
 
-    def _put_together(self, peer: _Peer, at: int, end: int) -> int:
-        """Add to a header or head that comes in pieces; returns where the rest begins."""
-        prefix = peer.prefix
-        for _ in range(2):  # the header has the length of the head
-            want = _HEADER.size + (prefix[1] if len(prefix) >= _HEADER.size else 0)
-            step = min(want - len(prefix), end - at)
-            prefix += self._beside[at : at + step]
-            at += step
-        return at
-
-    def _memory(self, member: int, head: bytes, size: int, place: Place | None) -> memoryview:
-        memory = place(member, head, size) if place is not None and size else None
-        if memory is None:
-            return self._spare.take(size)
-        assert len(memory) == size, "a place has another size than its message"
-        return memory
-
-    def _received(self, peer: _Peer, data: memoryview) -> None:
-        counters = self.counters
-        counters["rx_messages"] += 1
-        counters["rx_bytes"] += len(data)
-        self._events.append(MessageReceived(peer.member, peer.head, data))
-        peer.data = None
-
-    def _end(self, peer: _Peer, reason: str) -> None:
-        """Nothing more comes by this connection. The member is lost with the last of its flows: what is on its way on
-        the others was sent before."""
-        self._close(peer, reason)
-        if all(flow.connection.fileno() < 0 for flow in self._peers[peer.member]):
-            self._lose(peer, reason)
-
-    def _lose(self, peer: _Peer, reason: str) -> None:
-        for flow in self._peers.pop(peer.member):
-            self._close(flow, reason)
-        self.counters["lost"] += 1
-        self._events.append(MemberLost(peer.member, reason))
-
-    def _close(self, peer: _Peer, reason: str) -> None:
-        if peer.connection.fileno() < 0:
-            return
-        if not peer.send_error:
-            self._stop_sending(peer, reason)
-        self._poll.unregister(peer.connection)
-        del self._by_descriptor[peer.connection.fileno()]
-        self._unsent.pop(peer.key, None)
-        peer.connection.close()
+    @staticmethod
+    def _check(result: int) -> int:
+        if result < 0:
+            raise OSError(-result, os.strerror(-result))
+        return result
 
     # Waiting and closing
 
     def wait(self, timeout_s: float | None) -> bool:
-        """See `Mesh.wait`."""
+        """See `Mesh.wait`. Messages of executions are received and sent meanwhile."""
         self._require_open()
-        if self._events or self._unsent or self._ready:
-            return True
-        self._ready = self._poll.poll(None if timeout_s is None else max(0.0, timeout_s))
-        for entry in self._ready:
-            if entry[0] == self._wake_descriptor:
-                self._woken(self._wake_descriptor)
-                self._ready.remove(entry)
-                return True
-        return bool(self._ready)
-
-    def _woken(self, descriptor: int) -> None:
-        if descriptor == self._wake_descriptor:
-            os.eventfd_read(descriptor)
+        return self._turn(-1 if timeout_s is None else max(0, round(timeout_s * 1e9)))
 
     def wake(self) -> None:
         """See `Mesh.wake`."""
@@ -401,52 +309,16 @@ class TcpMesh:
         """See `Mesh.close`."""
         if self._closed:
             return
-        try:
-            self._linger(time.monotonic() + linger_s)
-        finally:
-            with self._wake_lock:
-                self._closed = True
-                os.close(self._wake_descriptor)
-            self._poll.close()
-            for peer in self._by_descriptor.values():
-                peer.connection.close()
-            self._peers.clear()
-            self._by_descriptor.clear()
-
-    def hand_over(self) -> tuple[Hello, list[dict[int, socket.socket]], tuple[int, ...], int]:
-        """The result of `meet`, before the first message; this mesh is closed from then on."""
-        flows: list[dict[int, socket.socket]] = [{} for _ in range(self._flows)]
-        for member, peers in self._peers.items():
-            for flow, peer in zip(flows, peers, strict=True):
-                flow[member] = peer.connection
-        self._by_descriptor.clear()
-        self.close()
-        return self._hello, flows, self.classes, self.counters["drop_unknown_sender"]
-
-    def _linger(self, until: float) -> None:
-        """Until the peers' kernels have all that was sent: a socket that is closed before may throw it away.
-
-        The mesh reads peers' messages meanwhile, or they might not get to read ours.
-        """
-        for peer in self._by_descriptor.values():
-            if peer.data is not None:  # the memory that `place` gave may be used for other things now
-                peer.data = np.empty(len(peer.data), np.uint8).data
-            if not peer.send_error:
-                leaves = _HEADER.pack(_LEAVES, 0, 0, 0)
-                peer.parts.append(leaves)
-                peer.queued += len(leaves)
-                self._unsent[peer.key] = peer
-        while True:
-            self._ready = []
-            self.receive()
-            left = [
-                peer
-                for peer in self._by_descriptor.values()
-                if not peer.send_error and (peer.parts or _unacknowledged(peer))
-            ]
-            if not left or time.monotonic() >= until:
-                return
-            self._poll.poll(max(0.0, min(_CHECK_S, until - time.monotonic())))
+        self._library.sa_mesh_linger(self._handle, round(linger_s * 1e9))
+        with self._wake_lock:
+            self._closed = True
+            self._library.sa_mesh_free(self._handle)
+            os.close(self._wake_descriptor)
+        for flow in self._flows:
+            for connection in flow.values():
+                connection.close()
+        for buffers in (self._memory, self._data, self._runs):
+            buffers.clear()
 
     def _require_open(self) -> None:
         if self._closed:
@@ -467,10 +339,11 @@ def meet(
 
     meeting: fields of `Meeting`. listener: made by `tcp_gathering.listen`, where the port had to be
     known before; ours from now on. Raises JobError that names the members that are missing, or both sides of a
-    disagreement.
+    disagreement, or says that the compiled core is missing.
     """
     options = options or TcpOptions()
     try:
+        require("the link tcp")
         terms = Meeting(**meeting)
         hello = terms.hello("tcp", classes, member, len(addresses))
         if len(addresses) > 1 and listener is None:
@@ -487,14 +360,6 @@ def meet(
         hello, terms.key, addresses, listener, terms.timeout_s, options.for_classes(classes)
     )
     return hello, flows, classes, unknown_senders
-
-
-def _unacknowledged(peer: _Peer) -> bool:
-    """Whether the peer's kernel has not yet acknowledged all bytes that ours took."""
-    with contextlib.suppress(OSError):
-        answer = fcntl.ioctl(peer.connection, termios.TIOCOUTQ, b"\0\0\0\0")
-        return int.from_bytes(answer, sys.byteorder) > 0
-    return False
 
 
 def open_mesh(

@@ -7,14 +7,13 @@ from functools import lru_cache
 from emulation.sim.engine import engine_library
 from emulation.sim.engine.compiled_clock import CompiledClock
 from emulation.sim.host_costs import HostCosts
-from switchagg.native.programs import CompiledProgram
+from switchagg.native.programs import COMBINE_ELSEWHERE, CompiledProgram
 from transport.collectives.collective_party import CALL_TIMEOUT_NS
 from transport.collectives.execution import ProgramCache
 from transport.meshes.reliable import ReliableConfig
 
 CONFIG_OF = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
 MEMBER_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64)
-COMBINE = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
 
 CALL_BYTES = 36
 """The bytes of a head that describe the call. The priority follows."""
@@ -59,7 +58,7 @@ class CallFacts(ctypes.Structure):
         ("program", _POINTER),
         ("array", _POINTER),
         ("scratch", _POINTER),
-        ("combine_elsewhere", COMBINE),
+        ("combine_elsewhere", COMBINE_ELSEWHERE),
     ]
 
 

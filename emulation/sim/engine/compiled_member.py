@@ -1,6 +1,5 @@
 """Members of host methods in C: messages, frames and timers that Python never sees."""
 
-import ctypes
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -8,17 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.sim.engine import engine_library
-from emulation.sim.engine.compiled_group import CALL_BYTES, CANCELED, COMBINE, CallFacts, CompiledGroup, declared
+from emulation.sim.engine.compiled_group import CALL_BYTES, CANCELED, CallFacts, CompiledGroup, declared
 from emulation.sim.engine.compiled_links import CompiledLink
 from emulation.sim.network.simulated_link import SimulatedLink
 from switchagg.errors import AggregationFailed
 from switchagg.native.native_codec import DTYPES
-from switchagg.native.programs import ELSEWHERE, CompiledProgram
+from switchagg.native.programs import COMBINE_ELSEWHERE, ELSEWHERE, CompiledProgram
 from transport.collectives.collective import Task
 from transport.collectives.collective_party import EARLY_BYTES_MAX, CollectiveCall, CollectiveFinished, CollectiveParty
 from transport.collectives.collective_table import COLLECTIVES, plan
-from transport.collectives.execution import OPS
-from transport.collectives.native_execution import COMBINED
+from transport.collectives.native_execution import COMBINED, combine_at, combines_in_c
 
 CALLS_DIFFER, TOO_EARLY, STUCK, UNANSWERED, WRONG_MESSAGE = range(1, 6)
 """`enum sim_failure`."""
@@ -51,7 +49,7 @@ class CompiledMember(CollectiveParty):
         self._handle = engine_library.there(handle)
         notices.append(lambda: notice(member))
         self._in_use: dict[int, tuple[Any, ...]] = {}  # by the number of a call: what C uses of it
-        self._combine = COMBINE(self._combine_elsewhere)
+        self._combine = COMBINE_ELSEWHERE(self._combine_elsewhere)
 
     def _program(self, task: Task, itemsize: int) -> CompiledProgram:
         key = (task, itemsize, self._segment_bytes)
@@ -86,28 +84,23 @@ class CompiledMember(CollectiveParty):
     def _prepare(self, call: CollectiveCall, task: Task) -> None:
         array = call.array
         program = self._program(task, array.itemsize)
-        combine, dtypes = COMBINED[call.op]
+        combine, _ = COMBINED[call.op]
         facts = CallFacts(number=call.number, combine=combine, program=program.address)
         scratch: NDArray[Any] | None = None
         if not self._group.clock.state.size_only:
             assert array.flags.writeable
             scratch = np.empty(program.scratch, array.dtype)
             facts.array, facts.scratch = array.ctypes.data, scratch.ctypes.data
-            if array.flags.aligned and array.dtype.isnative and array.dtype in dtypes:
+            if combines_in_c(array, call.op):
                 facts.dtype = DTYPES.index(array.dtype)
             else:
                 facts.combine, facts.dtype, facts.combine_elsewhere = ELSEWHERE, call.number, self._combine
         self._in_use[call.number] = facts, program, scratch, call
 
     def _combine_elsewhere(self, number: int, into: int, from_address: int, count: int) -> None:
-        """Combine, in place, values of a call that C can't, at these addresses: as Execution does."""
-        _, _, scratch, call = self._in_use[number]
-        array, size_bytes = call.array, count * call.array.itemsize
-        base = array if 0 <= into - array.ctypes.data < array.nbytes else scratch
-        low = (into - base.ctypes.data) // array.itemsize
-        values = base[low : low + count]
-        operand = np.frombuffer((ctypes.c_uint8 * size_bytes).from_address(from_address), array.dtype)
-        self._group.clock.guarded(lambda: OPS[call.op](values, operand, out=values))
+        """Combine, in place, values of a call that C can't, at these addresses."""
+        call = self._in_use[number][-1]
+        self._group.clock.guarded(lambda: combine_at(call.op, call.array.dtype, into, from_address, count))
 
     def _begin(self, call: CollectiveCall, now_ns: int) -> None:
         self._calls[call.key] = call

@@ -47,7 +47,7 @@ class Actor(Protocol):
 
 
 class ProgramActor:
-    """Runs a compiled plan without values, as `transport.collectives.execution.Execution` does with them."""
+    """Runs a compiled plan without values, as `transport.collectives.native_execution` does with them."""
 
     def __init__(self, program: SegmentProgram) -> None:
         self._program = program

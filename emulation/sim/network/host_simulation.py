@@ -18,6 +18,7 @@ from emulation.sim.network.simulation import SimulatedCall, Simulation, Simulati
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.size_only import SizeOnlyArray
 from switchagg.calls.call_request import CallRequest
+from switchagg.native.library import require
 from switchagg.priority import BEST_EFFORT
 from transport.collectives.choice import SIZES_BYTES, AlgorithmChoice, fit, to_words
 from transport.collectives.collective_party import HEAD_BYTES, CollectiveParty, begins_transfer
@@ -64,6 +65,7 @@ class HostSimulation(Simulation):
                 )
                 self._attach(member, host.receive_frame)
             else:
+                require(f"method {method}")
                 party = CollectiveParty(member, config.workers, job=method, option=option, segment_bytes=segment_bytes)
                 host = self._mesh_host(member, party, connections, self._settle, method, begins_transfer)
             self.hosts.append(host)

@@ -13,13 +13,15 @@
 #define LEFT (-1)
 
 SA_EXPORT struct sa_execution *sa_execution_new(const struct sa_program *program, uint8_t *array, uint8_t *scratch,
-                                                uint32_t dtype, uint32_t combine) {
+                                                uint32_t dtype, uint32_t combine,
+                                                sa_combine_elsewhere combine_elsewhere) {
     size_t nodes = program->nodes, members = program->members;
     size_t words = 3 * nodes + members;
     struct sa_execution *execution = malloc(sizeof *execution + words * sizeof(uint32_t) + nodes);
     if (!execution) return NULL;
     *execution = (struct sa_execution){.program = program, .array = array, .scratch = scratch, .dtype = dtype,
-                                  .combine = combine, .left = program->nodes};
+                                  .combine = combine, .combine_elsewhere = combine_elsewhere,
+                                  .left = program->nodes};
     execution->waits = (int32_t *)(execution + 1);
     execution->ready = (uint32_t *)(execution->waits + nodes);
     execution->stack = execution->ready + nodes;
@@ -92,7 +94,8 @@ static void combine(const struct sa_execution *execution, uint8_t *target, const
         maximum_int64((sa_int64_at *)target, (const sa_int64_at *)source, count);
 }
 
-static void apply(struct sa_execution *execution, uint32_t node, struct sa_spare *spare) {
+/* data: of the message; NULL where it lies in its place already, or there is none. */
+static void apply(struct sa_execution *execution, uint32_t node, const uint8_t *data) {
     const struct sa_program *program = execution->program;
     if (!execution->array) return;
     uint8_t *target = sa_execution_memory(execution, node);
@@ -100,11 +103,15 @@ static void apply(struct sa_execution *execution, uint32_t node, struct sa_spare
     if (program->kinds[node] == SA_NODE_LOCAL) {
         int64_t source = program->sources[node];
         combine(execution, target, place_of(execution, source, source + (int64_t)count), count);
-    } else if (spare && program->kinds[node] == SA_NODE_COMBINE) {
-        combine(execution, target, spare->data, count);
-    } else if (spare) {
-        memcpy(target, spare->data, count * program->itemsize);
+    } else if (data && program->kinds[node] == SA_NODE_COMBINE) {
+        combine(execution, target, data, count);
+    } else if (data) {
+        memcpy(target, data, count * program->itemsize);
     }
+}
+
+static void apply_spare(struct sa_execution *execution, uint32_t node, struct sa_spare *spare) {
+    apply(execution, node, spare ? spare->data : NULL);
     sa_spares_give(execution->spares, spare);
 }
 
@@ -140,7 +147,7 @@ static void complete(struct sa_execution *execution, uint32_t node) {
             }
             if (program->kinds[next] != SA_NODE_LOCAL) {
                 if (!(execution->flags[next] & SA_ARRIVED)) continue;
-                apply(execution, next, execution->held ? execution->held[next] : NULL);
+                apply_spare(execution, next, execution->held ? execution->held[next] : NULL);
                 if (execution->held) execution->held[next] = NULL;
             } else {
                 apply(execution, next, NULL);
@@ -209,6 +216,12 @@ SA_EXPORT uint8_t *sa_execution_place(struct sa_execution *execution, const stru
     return sa_execution_memory(execution, (uint32_t)node);
 }
 
+static void note_arrival(struct sa_execution *execution, uint32_t node, uint32_t sender) {
+    execution->flags[node] |= SA_ARRIVED;
+    execution->expected[sender]--;
+    execution->moves++;
+}
+
 int sa_execution_take(struct sa_execution *execution, uint32_t node, uint32_t sender, struct sa_spare *spare) {
     if (execution->waits[node] && spare) {
         if (!execution->held) execution->held = calloc(execution->program->nodes, sizeof(struct sa_spare *));
@@ -218,11 +231,9 @@ int sa_execution_take(struct sa_execution *execution, uint32_t node, uint32_t se
         }
         execution->held[node] = spare;
     }
-    execution->flags[node] |= SA_ARRIVED;
-    execution->expected[sender]--;
-    execution->moves++;
+    note_arrival(execution, node, sender);
     if (execution->waits[node]) return 0;
-    apply(execution, node, spare);
+    apply_spare(execution, node, spare);
     complete(execution, node);
     note_change(execution);
     return 0;
@@ -235,15 +246,20 @@ SA_EXPORT int sa_execution_receive(struct sa_execution *execution, const struct 
     uint32_t node = (uint32_t)index;
     if (execution->flags[node] & (SA_ARRIVED | SA_CLAIMED)) return SA_UNFIT_TWICE;
     if (size_bytes != sa_execution_size_bytes(execution, node)) return SA_UNFIT_SIZE;
-    struct sa_spare *spare = NULL;
     bool is_there = execution->flags[node] & SA_PLACED && data == sa_execution_memory(execution, node);
-    if (size_bytes && !is_there) {
+    if (!size_bytes || is_there) return sa_execution_take(execution, node, from->member, NULL);
+    if (execution->waits[node]) {
         struct sa_spares none = {0};
-        spare = sa_spares_take(execution->spares ? execution->spares : &none, size_bytes);
+        struct sa_spare *spare = sa_spares_take(execution->spares ? execution->spares : &none, size_bytes);
         if (!spare) return -ENOMEM;
         memcpy(spare->data, data, size_bytes);
+        return sa_execution_take(execution, node, from->member, spare);
     }
-    return sa_execution_take(execution, node, from->member, spare);
+    note_arrival(execution, node, from->member);
+    apply(execution, node, data);
+    complete(execution, node);
+    note_change(execution);
+    return 0;
 }
 
 SA_EXPORT void sa_execution_sent(struct sa_execution *execution, uint32_t node) {

@@ -1,5 +1,5 @@
 /* Runs a dataflow program over an array: what has come and may be applied is applied, what is final may be sent. The
-   same results, bit for bit, as transport/collectives/execution.py, which describes it, and compiles the programs. */
+   same results, bit for bit, as tests/oracles/execution.py; transport/collectives/execution.py compiles the programs. */
 #ifndef SWITCHAGG_HOSTS_EXECUTION_H
 #define SWITCHAGG_HOSTS_EXECUTION_H
 
@@ -64,7 +64,7 @@ struct sa_execution {
     const struct sa_program *program;
     uint8_t *array, *scratch;  /* NULL: without values, only what waits for what */
     uint32_t dtype, combine;   /* enum sa_dtype, sa_combine; max: of integers. Unused without nodes that combine */
-    sa_combine_elsewhere combine_elsewhere; /* set before it starts, or unused */
+    sa_combine_elsewhere combine_elsewhere;
     uint32_t left;             /* nodes not complete */
     uint32_t ready_first, ready_end;
     uint64_t moves;            /* messages that came or left */
@@ -89,10 +89,10 @@ enum sa_node_flag { SA_ARRIVED = 1, SA_PLACED = 2, SA_CLAIMED = 4, SA_READY = 8 
 
 enum sa_unfit { SA_UNFIT_NONE, SA_UNFIT_UNEXPECTED, SA_UNFIT_TWICE, SA_UNFIT_SIZE };
 
-/* program, array and scratch, aligned to their elements, stay the caller's and must outlive it. Returns NULL without
-   memory. */
+/* program, array and scratch stay the caller's and must outlive it; the arrays are aligned to their elements unless they
+   are combined elsewhere. combine_elsewhere: NULL where C combines. Returns NULL without memory. */
 struct sa_execution *sa_execution_new(const struct sa_program *program, uint8_t *array, uint8_t *scratch,
-                                      uint32_t dtype, uint32_t combine);
+                                      uint32_t dtype, uint32_t combine, sa_combine_elsewhere combine_elsewhere);
 void sa_execution_free(struct sa_execution *execution);
 
 /* Begin; the caller calls it once, before anything else. */
@@ -115,7 +115,7 @@ static inline bool sa_execution_awaits(const struct sa_execution *execution, uin
    on. 0; -ENOMEM. */
 int sa_execution_take(struct sa_execution *execution, uint32_t node, uint32_t sender, struct sa_spare *spare);
 
-/* As `Execution.receive`; the data is copied. enum sa_unfit, or -ENOMEM. */
+/* A message came; the data is applied, or copied where it came too early. enum sa_unfit, or -ENOMEM. */
 int sa_execution_receive(struct sa_execution *execution, const struct sa_label *from, const uint8_t *data,
                          uint64_t size_bytes);
 

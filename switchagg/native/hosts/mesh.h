@@ -1,5 +1,4 @@
-/* A mesh carries one member's messages over TCP, and the executions that they belong to: the same bytes as
-   transport/meshes/tcp_mesh.py.
+/* A mesh carries one member's messages over TCP, and the executions that they belong to.
 
    A message of an execution that runs here causes nothing but its effect: it is received into its place, or added, and
    what it makes ready is sent. All others are the caller's, event by event. A single thread uses a mesh.

@@ -189,13 +189,12 @@ int sim_party_submit(struct sim_party *party, const struct sim_call_facts *facts
     memcpy(call->head, facts->head, SIM_CALL_BYTES);
     call->priority = facts->priority;
     call->number = facts->number;
-    call->execution =
-        sa_execution_new(facts->program, facts->array, facts->scratch, facts->dtype, facts->combine);
+    call->execution = sa_execution_new(facts->program, facts->array, facts->scratch, facts->dtype, facts->combine,
+                                       facts->combine_elsewhere);
     if (!call->execution) {
         free(call);
         return -ENOMEM;
     }
-    call->execution->combine_elsewhere = facts->combine_elsewhere;
     if (!*at || party->deadline_ns < 0) party->deadline_ns = now_ns + party->call_timeout_ns / LOOKS;
     while (*at) at = &(*at)->next;
     *at = call;
