@@ -167,8 +167,8 @@ def test_the_compose_file(network: Networks) -> None:
 
 WORKER = """
 import sys, time, numpy
-from transport.worker import session
-session.STALL_S, session.STALL_CHECK_S = 1.0, 0.5
+from transport.worker import path_diagnosis, session
+path_diagnosis.STALL_S, path_diagnosis.STALL_CHECK_S = 1.0, 0.5
 try:
     options = session.JoinOptions(timeout_s=2)
     with session.SwitchSession.join(sys.argv[1], sys.argv[2], 0, 1, options) as worker:

@@ -19,7 +19,7 @@ ELEMENTS = 20_000
 
 def train(control: str, job: str, rank: int, workers: int, calls: int, timeout_s: float) -> int:
     with SwitchSession.join(control, job, rank, workers, JoinOptions(window_slots=32, timeout_s=timeout_s)) as session:
-        print("joined", "{}:{}".format(*session._address), session.job.generation, flush=True)
+        print("joined", "{}:{}".format(*session._diagnosis.address), session.job.generation, flush=True)
         for call in range(calls):
             array = np.arange(ELEMENTS, dtype=np.int64) * (rank + 1) + call
             session.allreduce(array).result(120)

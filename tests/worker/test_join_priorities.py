@@ -210,8 +210,8 @@ def test_w11_split_calls_have_the_bits_of_whole_ones_between_calls_that_take_tur
             futures = [getattr(group, kind)(array, priority=7) for kind, array in calls]
             for (kind, array), future in zip(calls, futures, strict=True):
                 assert future.result(SOON_S) is array or kind == "reduce_scatter"
-            with sessions[rank]._lock:
-                return [array.tobytes() for array in arrays], sum(sessions[rank]._ledger.finished())
+            with sessions[rank]._membership.lock:
+                return [array.tobytes() for array in arrays], sum(sessions[rank]._calls.ledger.finished())
 
         with ThreadPoolExecutor(3) as pool:
             found.append(list(pool.map(run, range(3))))

@@ -24,7 +24,7 @@ from transport.switch import daemon as daemon_module
 from transport.switch.daemon import SwitchDaemon, run_switch
 from transport.switch.daemon_options import DaemonOptions
 from transport.switch.impairments import parse_impairments
-from transport.worker import session as session_module
+from transport.worker import path_diagnosis
 from transport.worker.join_options import JoinOptions, retry_limit_for
 from transport.worker.session import SwitchSession
 
@@ -82,7 +82,7 @@ def failure(future: "Future[Any]") -> AggregationFailed:
 
 def vanish(session: SwitchSession) -> None:
     """What SIGKILL leaves: no heartbeat, no packet, no goodbye."""
-    session._client.close()
+    session._membership.client.close()
     assert session._loop is not None
     session._loop.close()
 
@@ -270,7 +270,7 @@ def test_impossible_addresses_are_refused_with_the_reason() -> None:
 def test_a_dead_rank_fails_all_calls_and_is_named_and_the_switch_keeps_running(daemon: SwitchDaemon) -> None:
     bystanders = join_all(daemon, "other", 2)
     sessions = join_all(daemon, "doomed", 3)
-    address = "{}:{}".format(*sessions[1]._address)
+    address = "{}:{}".format(*sessions[1]._diagnosis.address)
     pending = [sessions[rank].allreduce(np.ones(500, np.float32)) for rank in (0, 2)]
     vanish(sessions[1])
     for future in pending:
@@ -323,7 +323,7 @@ def test_results_in_flight_arrive_after_their_last_sender_has_left(daemon: Switc
     first, second = (sessions[0].allreduce(np.ones(9, np.int32)) for _ in range(2))
     assert sessions[1].allreduce(np.ones(9, np.int32)).result(SOON_S)[0] == 2
     sessions[1].close()
-    until(lambda: bool(sessions[0]._departed))
+    until(lambda: bool(sessions[0]._membership.departed))
     assert sessions[0].failure is None
     hear_again()
     assert first.result(SOON_S)[0] == 2
@@ -334,7 +334,7 @@ def test_results_in_flight_arrive_after_their_last_sender_has_left(daemon: Switc
 def test_a_call_made_after_a_departure_fails_at_once(daemon: SwitchDaemon) -> None:
     sessions = join_all(daemon, "late", 2)
     sessions[1].close()
-    until(lambda: bool(sessions[0]._departed))
+    until(lambda: bool(sessions[0]._membership.departed))
     assert "left after 0 calls" in str(failure(sessions[0].allreduce(np.ones(3, np.int32))))
     sessions[0].close()
 
@@ -371,15 +371,15 @@ def test_a_call_limit_that_passes_names_the_ranks_the_switch_has_not_seen(daemon
     assert "missing at the switch" in str(first)
     assert (first.stream, first.chunk) == (0, 0)
     assert first.slot == sessions[0].job.streams[0].first_slot
-    assert "rank 1 at {}:{}".format(*sessions[1]._address) in str(first)
+    assert "rank 1 at {}:{}".format(*sessions[1]._diagnosis.address) in str(first)
     assert all(error.missing in {(1,), (0,), (2,)} for error in errors)
     close_all(sessions)
 
 
 @on_both_cores
 def test_a_data_path_that_loses_every_packet_is_diagnosed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "STALL_S", 1.0)
-    monkeypatch.setattr(session_module, "STALL_CHECK_S", 0.5)
+    monkeypatch.setattr(path_diagnosis, "STALL_S", 1.0)
+    monkeypatch.setattr(path_diagnosis, "STALL_CHECK_S", 0.5)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hole:
         hole.bind(("127.0.0.1", 0))
         with SwitchDaemon(
@@ -401,12 +401,12 @@ def test_a_data_path_that_loses_every_packet_is_diagnosed(monkeypatch: pytest.Mo
 def test_a_stall_by_a_slow_rank_is_not_reported_as_a_broken_path(
     daemon: SwitchDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "STALL_S", 0.5)
-    monkeypatch.setattr(session_module, "STALL_CHECK_S", 0.0)
-    monkeypatch.setattr(session_module, "STALL_TIMEOUTS", 1)
+    monkeypatch.setattr(path_diagnosis, "STALL_S", 0.5)
+    monkeypatch.setattr(path_diagnosis, "STALL_CHECK_S", 0.0)
+    monkeypatch.setattr(path_diagnosis, "STALL_TIMEOUTS", 1)
     sessions = join_all(daemon, "stall", 2)
     first = sessions[0].allreduce(np.ones(3000, np.float32))
-    until(lambda: sessions[0]._stall.asked_ns > 0)
+    until(lambda: sessions[0]._diagnosis.stall.asked_ns > 0)
     time.sleep(2.0)
     sessions[1].allreduce(np.ones(3000, np.float32))
     assert first.result(SOON_S)[-1] == 2.0
@@ -548,7 +548,7 @@ def test_text_from_a_worker_can_not_forge_a_log_line() -> None:
     lines: list[str] = []
     with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=64), log=lines.append) as running:
         sessions = join_all(running, "talk", 2)
-        sessions[0]._client.leave([], "tired\njob 'other' failed\x1b[2J é", SOON_S)
+        sessions[0]._membership.client.leave([], "tired\njob 'other' failed\x1b[2J é", SOON_S)
         close_all(sessions)
     assert any(r"tired\njob 'other' failed\x1b[2J é" in line for line in lines), lines
     assert all(line.isprintable() for line in lines)
