@@ -86,8 +86,8 @@ class SwitchSession:
         self._coded: CodedSessionCalls | None = None
         if self.compression is not None and (self.compression.remembers or self.compression.stepwise):
             self._coded = CodedSessionCalls(self._submit, self.compression, membership.fail)
-        if self.rank == 0 and spec.warning:
-            logger.warning("%s", spec.warning)
+        if self.rank == 0 and options.codec_spec.warning:
+            logger.warning("%s", options.codec_spec.warning)
         try:
             admitted = membership.admission(cancelled)
             self.job: JobConfig = admitted.config(retry_limit=options.retries)
