@@ -1,11 +1,11 @@
 """The build of the compiled core; everything else stands in pyproject.toml.
 
 One shared library, loaded through ctypes (`switchagg/native/library.py`): it includes no Python header, so it serves
-every interpreter. Without a C compiler the package installs all the same and runs on its Python loops. The XDP programs
-are built where clang and libbpf's headers are; they are the same for every machine of one byte order. What was built
-and what was not is said in one line each. In place, each file is replaced at once: a process that loads it meanwhile
-gets the old one or the new one, and one that has it open keeps it. What `switchagg examples` lists goes into the
-package too: examples/, and of tools/ what reads packets.
+every interpreter. Without a C compiler the package installs all the same; the switch runs on Python then. The XDP
+programs are built where clang and libbpf's headers are; they are the same for every machine of one byte order. What was
+built and what was not is said in one line each. In place, each file is replaced at once: a process that loads it
+meanwhile gets the old one or the new one, and one that has it open keeps it. What `switchagg examples` lists goes into
+the package too: examples/, and of tools/ what reads packets.
 """
 
 import os
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -30,6 +31,8 @@ SHIPPED = {"examples": "emulation/examples"}  # folder -> where a wheel has it
 SHIPPED |= {f"tools/{name}": f"emulation/examples/{name}" for name in ("scapy", "wireshark")}
 LIBRARY = FOLDER / "libswitchagg.so"
 COMPILERS = ("cc", "gcc", "clang")
+GET_COMPILER = "get one by `apt install gcc libc6-dev` or `pip install ziglang`, then build again"
+WITHOUT = "until then the switch runs on Python, more slowly, and collectives among hosts are refused"
 BPF_OBJECTS = {  # name -> source, definitions; SA_ELEMENTS is the most elements per packet
     "xdp_mtu1500.bpf.o": ("xdp/xdp.bpf.c", ["-DSA_ELEMENTS=360"]),
     "xdp_jumbo.bpf.o": ("xdp/xdp.bpf.c", ["-DSA_ELEMENTS=2240"]),
@@ -57,7 +60,7 @@ class BuildNative(build_ext):
             built.unlink(missing_ok=True)  # what an earlier build left is of other sources
             super().run()
             if not built.exists():
-                _say(f"{LIBRARY} was NOT built: no C compiler that works; switchagg will run on Python, more slowly")
+                _say(f"{LIBRARY} was NOT built: no C compiler that works; {GET_COMPILER}; {WITHOUT}")
             elif self.inplace:
                 _put(built, LIBRARY)
             else:
@@ -139,10 +142,11 @@ def _write_header() -> None:
 
 
 def _find_compiler() -> None:
-    """Takes another compiler where the one that Python was built with isn't installed."""
+    """Takes another compiler where the one that Python was built with isn't installed; PyPI's ziglang is the last."""
     usual = (sysconfig.get_config_var("CC") or "").split() or [""]
     if "CC" not in os.environ and shutil.which(usual[0]) is None:
-        os.environ["CC"] = next(filter(shutil.which, COMPILERS), usual[0])
+        zig = f"{sys.executable} -m ziglang cc" if find_spec("ziglang") else usual[0]
+        os.environ["CC"] = next(filter(shutil.which, COMPILERS), zig)
 
 
 def _put(made: Path, place: Path) -> None:

@@ -378,7 +378,7 @@ def _compiles(compiler: str, *flags: str, source: str = "int answer(void) { retu
 
 
 def _compiler() -> MachineCheck:
-    name, remedy = "C compiler", "as root: apt-get install gcc libc6-dev; then make native"
+    name, remedy = "C compiler", "as root: apt-get install gcc libc6-dev, or pip install ziglang; then make native"
     needed_for = "building the compiled core"
     compilers = [compiler for compiler in ("cc", "gcc", "clang") if _find(compiler)]
     if not compilers:

@@ -143,7 +143,8 @@ def load() -> ctypes.CDLL:
     if not path.exists():
         if choice:
             raise CoreMissing(f"SWITCHAGG_NATIVE names {choice}, which is not there; {remedy}")
-        raise CoreMissing(f"{path.name} was not built; install a C compiler (gcc or clang), then {remedy}")
+        compiler = "install a C compiler (apt install gcc libc6-dev, or pip install ziglang)"
+        raise CoreMissing(f"{path.name} was not built; {compiler}, then {remedy}")
     try:
         library = ctypes.CDLL(str(path))
         library.sa_abi.restype = ctypes.c_uint32

@@ -144,7 +144,9 @@ def test_a_source_distribution_carries_what_is_compiled(checkout: Path, tmp_path
 
 def test_without_a_compiler_the_package_is_installed_and_runs_on_python(checkout: Path, tmp_path: Path) -> None:
     said = build(checkout, "build_ext", "--inplace", PATH=programs(tmp_path / "empty"))
-    assert said[0].startswith(f"{LIBRARY} was NOT built: no C compiler that works; switchagg will run on Python")
+    assert said[0].startswith(
+        f"{LIBRARY} was NOT built: no C compiler that works; get one by `apt install gcc libc6-dev`"
+    )
     assert all("was NOT built: no clang" in line for line in said[1:])
     left = tmp_path / "left" / LIBRARY
     left.parent.mkdir(parents=True)
@@ -159,6 +161,19 @@ def test_without_a_compiler_the_package_is_installed_and_runs_on_python(checkout
     assert in_package(checkout, program).startswith(
         "reference (native passed over: libswitchagg.so was not built; install a C compiler"
     )
+
+
+def test_where_no_compiler_is_on_the_path_that_of_ziglang_is_taken(
+    checkout: Path, tmp_path: Path, quick: dict[str, str]
+) -> None:
+    module = tmp_path / "ziglang" / "__main__.py"
+    module.parent.mkdir()
+    module.write_text(
+        f"import os, sys\nassert sys.argv[1] == 'cc'\nos.execv({quick['PATH'] + '/cc'!r}, ['cc', *sys.argv[2:]])\n"
+    )
+    empty = programs(tmp_path / "empty")
+    said = build(checkout, "build_ext", "--inplace", PATH=empty, PYTHONPATH=str(tmp_path))
+    assert said[0] == f"built {LIBRARY}"
 
 
 def test_a_failing_compiler_leaves_the_earlier_library(checkout: Path, tmp_path: Path) -> None:
