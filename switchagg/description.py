@@ -38,14 +38,14 @@ REQUESTED_OPS: tuple[tuple[str, str], ...] = (
 
 assert len(REQUESTED_OPS) <= 32  # parameter servers have five bits
 
-_NUMBERS = {asked: number for number, asked in enumerate(REQUESTED_OPS)}
+_NUMBERS = {operation: number for number, operation in enumerate(REQUESTED_OPS)}
 
 
 def requested_op_index(op: str, dtype: str, by: str) -> int:
     """The index of REQUESTED_OPS for this call where it travels by operation `by`; 0 where that is all there is to
     tell."""
-    found = _NUMBERS.get((op, dtype), _NUMBERS.get(("", dtype)))
-    return found or (_NUMBERS.get((op, ""), 0) if op != by else 0)
+    index = _NUMBERS.get((op, dtype), _NUMBERS.get(("", dtype)))
+    return index or (_NUMBERS.get((op, ""), 0) if op != by else 0)
 
 
 NOTHING = -(1 << 31)
@@ -71,24 +71,24 @@ class CallSignature(NamedTuple):
 
     def words(self, number: int) -> Words:
         """number: how many such calls came before."""
-        kind, op, dtype, elements, root, asked = self
-        return _first(kind, op, dtype.char, root, asked), elements & 0xFFFFFFFF, elements >> 32, number & 0xFFFFFFFF
+        kind, op, dtype, elements, root, request = self
+        return _first(kind, op, dtype.char, root, request), elements & 0xFFFFFFFF, elements >> 32, number & 0xFFFFFFFF
 
 
 @lru_cache(maxsize=256)
-def _first(kind: Kind, op: str, char: str, root: int, asked: int) -> int:
-    return COMPARED_KINDS.index(kind) | OPS.index(op) << 4 | ord(char) << 8 | root << 16 | asked << 24
+def _first(kind: Kind, op: str, char: str, root: int, requested_op: int) -> int:
+    return COMPARED_KINDS.index(kind) | OPS.index(op) << 4 | ord(char) << 8 | root << 16 | requested_op << 24
 
 
-def difference(rank: int, words: Words, own_rank: int, own: Words) -> str:
+def difference(rank: int, words: Words, local_rank: int, local_words: Words) -> str:
     """Names both sides."""
-    return f"rank {rank} calls {_text(words)}, rank {own_rank} calls {_text(own)}"
+    return f"rank {rank} calls {_text(words)}, rank {local_rank} calls {_text(local_words)}"
 
 
-def requested_op_text(asked: int, op: str, dtype: str) -> tuple[str, str]:
+def requested_op_text(requested_op: int, op: str, dtype: str) -> tuple[str, str]:
     """The operation and type that errors name, of a call that carries these."""
-    asked_op, asked_dtype = REQUESTED_OPS[asked] if asked < len(REQUESTED_OPS) else REQUESTED_OPS[0]
-    return asked_op or op, asked_dtype or dtype
+    caller_op, caller_dtype = REQUESTED_OPS[requested_op if requested_op < len(REQUESTED_OPS) else 0]
+    return caller_op or op, caller_dtype or dtype
 
 
 def _text(words: Words) -> str:

@@ -196,8 +196,8 @@ class Endpoint:
                 window.on_sent(*following, now_ns)
                 picks.append((window, *following))
         if picks and len(self._by_priority) > 1:  # streams of equal priority take turns
-            sent = {window.stream for window, _, _ in picks}
-            self._by_priority.sort(key=lambda window: (window.priority, window.stream in sent))
+            streams = {window.stream for window, _, _ in picks}
+            self._by_priority.sort(key=lambda window: (window.priority, window.stream in streams))
         return self._build(picks, size)
 
     def next_event(self) -> Event | None:
@@ -263,7 +263,7 @@ class Endpoint:
             if running.describes is None:
                 self._events.append(CallCompleted(window.stream, running.call))
                 continue
-            self._judge(window, running)
+            self._verify_description(window, running)
             if isinstance(running.describes, SmallCall) and not window.differs:
                 self._decide(window, running)
 
@@ -278,16 +278,16 @@ class Endpoint:
             window.lengthen(head.describes)
         window.raise_limit()
 
-    def _judge(self, window: Window, running: CallInFlight) -> None:
+    def _verify_description(self, window: Window, running: CallInFlight) -> None:
         assert isinstance(running.call, ChunkedCall)
-        told = running.call.array.view(np.uint32)[: WORDS * self.job.workers].reshape(-1, WORDS).tolist()
-        mine = told[self.rank]
-        other = next((rank for rank, words in enumerate(told) if words != mine), None)
+        words_of_ranks = running.call.array.view(np.uint32)[: WORDS * self.job.workers].reshape(-1, WORDS).tolist()
+        local_words = words_of_ranks[self.rank]
+        other = next((rank for rank, words in enumerate(words_of_ranks) if words != local_words), None)
         if other is None:
             return
         if not window.failed:
             slot, version = self.job.place(window.stream, running.base)
-            reason = difference(other, tuple(told[other]), self.rank, tuple(mine))
+            reason = difference(other, tuple(words_of_ranks[other]), self.rank, tuple(local_words))
             self._events.append(StreamFailed(window.stream, slot, version, running.base, 0, reason, other))
         window.failed = window.differs = True
 

@@ -108,11 +108,11 @@ def split(call: ArrayCall, job: JobConfig, streams: Sequence[int]) -> dict[int, 
     """The parts of a call that is split over these streams, by stream; empty if it is one call (W11)."""
     array, shares = call.array, call.shares
     width = row_of(array.dtype, job.elements, call.codec)[1]
-    whole = Layout(shares, array.size, width, job.workers, 0)
+    layout = Layout(shares, array.size, width, job.workers, 0)
     windows = [job.streams[stream].window_slots for stream in streams]
-    if len(streams) < 2 or job.partial or whole.chunks <= min(windows):
+    if len(streams) < 2 or job.partial or layout.chunks <= min(windows):
         return {}
-    ends = [whole.rows * upto // sum(windows) for upto in accumulate(windows, initial=0)]
+    ends = [layout.rows * upto // sum(windows) for upto in accumulate(windows, initial=0)]
     for first, end in pairwise(ends):  # a small part's bits would be others
         if first == end or small_rows(
             array[first * width : end * width], call.op, call.codec, shares, job.elements, job.workers
@@ -160,12 +160,12 @@ def plain_rounds(
     reductions: Iterable[Reduction], elements: int, workers: int, key: int, begin: Begin = begin_in_python
 ) -> Iterator[Reduction]:
     """The same, without codecs: coded ones as the rounds of `rounds_of`, which has the arguments."""
-    for one in reductions:
-        if one.codec is None:
-            yield one
+    for reduction in reductions:
+        if reduction.codec is None:
+            yield reduction
         else:
-            how: dict[str, Any] = {"key": key, "residual": one.residual, "begin": begin}
-            for words, op in rounds_of(one.array, elements, workers, one.codec, **how):
+            how: dict[str, Any] = {"key": key, "residual": reduction.residual, "begin": begin}
+            for words, op in rounds_of(reduction.array, elements, workers, reduction.codec, **how):
                 yield Reduction(words, op)
 
 
@@ -195,13 +195,13 @@ def rounds_of(
         return
     rows, everything = Rows(array, width, layout), range(layout.chunks)
     coding = begin(codec, CallShape(array.dtype, layout.chunks, words, workers, key, residual is not None))
-    values, whole = rows.read(everything), slice(0, layout.chunks)
+    values, all_rows = rows.read(everything), slice(0, layout.chunks)
     if codec.rounds:
-        codes = coding.prepare(values, whole)
+        codes = coding.prepare(values, all_rows)
         yield codes, "max"
         coding.agree(0, codes)
-    encoded = np.ascontiguousarray(coding.encode(values, whole))
+    encoded = np.ascontiguousarray(coding.encode(values, all_rows))
     if residual is not None:
-        Rows(residual, width, layout).write(everything, lost(coding, values, encoded, whole))
+        Rows(residual, width, layout).write(everything, lost(coding, values, encoded, all_rows))
     yield encoded.reshape(-1), "sum"
-    rows.write(everything, coding.decode(encoded, whole))
+    rows.write(everything, coding.decode(encoded, all_rows))

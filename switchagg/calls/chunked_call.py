@@ -69,15 +69,15 @@ class ArrayCall:
 
 
 class ChunkedCall:
-    """A collective on an array, for a core that asks for its chunks (`Call`). kept: elements of a data chunk without
-    values (Q6)."""
+    """A collective on an array, for a core that asks for its chunks (`Call`). reserved_elements: of a data chunk,
+    without values (Q6)."""
 
     undecided = False
 
-    def __init__(self, call: ArrayCall, elements: int, workers: int, kept: int = 0) -> None:
+    def __init__(self, call: ArrayCall, elements: int, workers: int, reserved_elements: int = 0) -> None:
         self.array, self.op, self.codec, self.shares = call.array, call.op, call.codec, call.shares
         self.description, self.key, self.residual = call.description, call.key, call.residual
-        self._elements, self._workers, self._room = elements, workers, elements - kept
+        self._elements, self._workers, self._room = elements, workers, elements - reserved_elements
         self._limbs = self.codec.word(self.array.dtype).itemsize == 8
         self.begin(0, RUN_MAX * 4 * workers)
 
@@ -109,10 +109,10 @@ class ChunkedCall:
         contents = [self._contents[p] for p in positions]
         data = [c for c in contents if c >= 0] if self._agreed else contents
         if len(data) == len(contents):
-            return self._given(data)
+            return self._words_to_send(data)
         values = np.empty((len(contents), self._elements), np.int32)
         if data:
-            values[[k for k, c in enumerate(contents) if c >= 0]] = self._given(data)
+            values[[k for k, c in enumerate(contents) if c >= 0]] = self._words_to_send(data)
         for k, content in enumerate(contents):
             if content < 0:
                 values[k] = self._own_codes(~content)
@@ -150,7 +150,7 @@ class ChunkedCall:
         """The agreed codes of data chunks first, first + 1, …"""
         self._coding.agree(first, codes)
 
-    def _given(self, data: list[int]) -> Values:
+    def _words_to_send(self, data: list[int]) -> Values:
         """What this rank sends: zeros for what another shall give to a switch that knows no routes."""
         words = self._encoded(data)
         if self.shares.route is Route.FROM_OWNER and not self._route:
@@ -171,10 +171,12 @@ class ChunkedCall:
             combine = np.maximum if self.op is Op.MAX else np.add
             values = combine(values, self._encoded(data))
         elif route is not Route.ALL and not self._route:
-            mine = [k for k, c in enumerate(data) if (self._layout.owner(c) == self._rank) is (route is Route.TO_OWNER)]
-            if not mine:
+            received = [
+                k for k, c in enumerate(data) if (self._layout.owner(c) == self._rank) is (route is Route.TO_OWNER)
+            ]
+            if not received:
                 return
-            data, values = [data[k] for k in mine], values[mine]
+            data, values = [data[k] for k in received], values[received]
         words = from_limbs(values) if self._limbs else values
         self._rows.write(data, self._coding.decode(words, index_of(data)))
 

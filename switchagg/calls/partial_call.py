@@ -31,28 +31,28 @@ class PartialCall(ChunkedCall):
         super().begin(rank, window)
         self.presence: NDArray[np.uint64] = np.zeros(self._data_chunks, np.uint64)
         self.counted: Counter[int] = Counter()
-        self._own = np.zeros(self._data_chunks, np.int64)
-        self._own_known = np.zeros(self._data_chunks, bool)
+        self._rank_codes = np.zeros(self._data_chunks, np.int64)
+        self._coded = np.zeros(self._data_chunks, bool)
         self._most = np.zeros(self._data_chunks, np.int64)  # agreed codes
 
     def _prepare(self, data: range) -> Codes:
         codes = super()._prepare(data)
-        self._own[data.start : data.stop] = codes
-        self._own_known[data.start : data.stop] = True
+        self._rank_codes[data.start : data.stop] = codes
+        self._coded[data.start : data.stop] = True
         return codes
 
     def _agree(self, first: int, codes: Codes) -> None:
         super()._agree(first, codes)
         self._most[first : first + len(codes)] = codes
 
-    def _given(self, data: list[int]) -> Values:
+    def _words_to_send(self, data: list[int]) -> Values:
         """Zeros, and no presence, for rows that the agreed code doesn't cover."""
         if not self._partly:
-            return super()._given(data)
+            return super()._words_to_send(data)
         for row in data if self.codec.rounds else ():
-            if not self._own_known[row]:  # the scale chunk's result came before this rank had any values
+            if not self._coded[row]:  # the scale chunk's result came before this rank had any values
                 self._prepare(range(row, row + 1))
-        covered = self._own[data] <= self._most[data]
+        covered = self._rank_codes[data] <= self._most[data]
         inside = [row for row, is_covered in zip(data, covered, strict=True) if is_covered]
         words = np.zeros((len(data), self._elements), np.int32)
         if inside:

@@ -49,10 +49,10 @@ class Predictions:
     def __init__(self) -> None:
         self._places: list[tuple[int, Codes]] = [(0, np.empty(0, np.int32))] * self.PLACES
 
-    def of(self, count: int, own: Codes) -> Codes:
+    def of(self, count: int, codes: Codes) -> Codes:
         """For a call of `count` values whose own codes these are: no lower, as a lower one can't be agreed."""
         last_count, last = self._places[count % self.PLACES]
-        return np.maximum(own, last) if last_count == count else own
+        return np.maximum(codes, last) if last_count == count else codes
 
     def agreed(self, count: int, codes: Codes) -> None:
         """Zeros, NaN and infinities are no news of what is usual."""
@@ -87,10 +87,10 @@ class SmallCall:
 
     def predict(self, predictions: Predictions) -> Codes:
         """What the head has of this call (3 * R): own codes, predicted ones, their negatives. To be called once."""
-        own = self._predicted.prepare(self._values(range(self._rows)), slice(0, self._rows))
-        predicted = predictions.of(len(self.array), own)
+        codes = self._predicted.prepare(self._values(range(self._rows)), slice(0, self._rows))
+        predicted = predictions.of(len(self.array), codes)
         self._predicted.agree(0, predicted)
-        return np.concatenate((own, predicted, -predicted))
+        return np.concatenate((codes, predicted, -predicted))
 
     def decide(self, agreed: Codes, predictions: Predictions) -> bool:
         """Take what the head's result has of this call; whether all ranks predicted the agreed codes. If not, there are
