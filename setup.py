@@ -49,7 +49,6 @@ class BuildNative(build_ext):
         return str(Path(*fullname.split(".")).with_suffix(".so"))
 
     def run(self) -> None:
-        _write_header()
         _find_compiler()
         usual = self.build_lib, self.build_temp
         with tempfile.TemporaryDirectory() as folder:  # of our own: two builds in one checkout don't meet
@@ -167,6 +166,7 @@ def _multiarch_headers() -> str:
     return next((str(path.parent.parent) for path in sorted(Path("/usr/include").glob("*-linux-gnu/asm/types.h"))), ".")
 
 
+_write_header()  # before anything lists what goes into the package
 setup(
     ext_modules=[
         Extension(

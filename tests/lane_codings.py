@@ -1,5 +1,6 @@
 """Codecs of lanes on rows, calls and switches in memory, in Python and in C."""
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ from switchagg.codecs.rounding import call_key
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.job import JobConfig
-from switchagg.native.library import missing
-from switchagg.native.native_codec import begin, declared
+from switchagg.native.library import load, missing
+from switchagg.native.native_codec import begin
 from switchagg.native.native_endpoint import NativeEndpoint
 
 FLOAT32 = np.dtype(np.float32)
@@ -59,10 +60,15 @@ def in_c(
     coding.random &= not nearest
     own = np.empty(len(codes), np.int32)
     payload = np.full((len(codes), 4 * words + 20), 0xA5, np.uint8)
-    library, agreed = declared(), codes.astype(np.int16)
-    library.sa_codec_prepare(coding, place.ctypes.data, len(values), own.ctypes.data)
+    library, agreed = load(), codes.astype(np.int16)
+    library.sa_codec_prepare(ctypes.byref(coding), place.ctypes.data, len(values), own.ctypes.data)
     library.sa_codec_encode(
-        coding, place.ctypes.data, len(values), agreed.ctypes.data, payload.ctypes.data + 20, payload.shape[1]
+        ctypes.byref(coding),
+        place.ctypes.data,
+        len(values),
+        agreed.ctypes.data,
+        payload.ctypes.data + 20,
+        payload.shape[1],
     )
     assert (payload[:, :20] == 0xA5).all()
     return own, payload[:, 20:].copy().view(">i4").astype(np.int32)
@@ -71,8 +77,8 @@ def in_c(
 def back_in_c(lanes: Lanes, sums: Any, count: int, codes: Any, workers: int) -> Any:
     big_endian, agreed, values = sums.astype(">i4"), codes.astype(np.int16), np.full(count + 1, 77, np.float32)
     coding = begin(lanes, FLOAT32, sums.shape[1], workers)
-    declared().sa_codec_decode(
-        coding,
+    load().sa_codec_decode(
+        ctypes.byref(coding),
         values.ctypes.data,
         count,
         agreed.ctypes.data,

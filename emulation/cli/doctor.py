@@ -35,6 +35,7 @@ from emulation.testbed.mininet import netns
 from p4vm.planes import p4
 from switchagg.errors import SwitchaggError
 from switchagg.native import bpf, library
+from switchagg.native.headers import SA_ABI
 from switchagg.native.libbpf import libbpf
 from transport.rdma import hardware
 
@@ -398,7 +399,7 @@ def _compiled_core() -> MachineCheck:
     if reason := library.missing():
         detail, _, remedy = reason.partition("; ")
         return MachineCheck("compiled core", False, detail, remedy, needed_for)
-    detail = f"{library.load()._name}, ABI {library.ABI}, loops use {library.vectors()}"
+    detail = f"{library.load()._name}, ABI {SA_ABI}, loops use {library.vectors()}"
     return MachineCheck("compiled core", True, detail, "", needed_for)
 
 

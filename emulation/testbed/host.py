@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from switchagg.native import library
+from switchagg.native.headers import SA_ABI
 
 ROOT = Path(__file__).resolve().parents[2]
 """The checkout, or what the package is installed into."""
@@ -43,7 +44,7 @@ def host_facts(command: Sequence[str]) -> dict[str, Any]:
 def compiled_core() -> dict[str, Any]:
     """Where the compiled core is, and its ABI; or why there is none."""
     missing = library.missing()
-    return {"missing": missing} if missing else {"path": library.load()._name, "abi": library.ABI}
+    return {"missing": missing} if missing else {"path": library.load()._name, "abi": SA_ABI}
 
 
 def interface_bytes(name: str) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 import ctypes
 import weakref
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,25 +12,13 @@ from switchagg.aggregator import Parent, SlotView, check_admission
 from switchagg.dataplane.contract import Output
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
-from switchagg.native.library import LEAF_OUTCOMES, OUTCOMES, PARTIAL_OUTCOMES, CoreMissing, NativeJob, job_struct, load
+from switchagg.native import headers
+from switchagg.native.library import LEAF_OUTCOMES, OUTCOMES, PARTIAL_OUTCOMES, CoreMissing, job_struct, load
 from switchagg.wire import HEADER_BYTES, Bundle, frame_bytes
 
-RANKS = np.dtype([("first", np.uint32), ("count", np.uint32)])
-"""`struct sa_ranks`."""
-
-RUN = np.dtype(
-    [("count", np.uint32), ("size", np.uint32), ("job_id", np.uint32), ("valued", RANKS), ("header_only", RANKS)]
-)
-"""`struct sa_run`."""
-
-REGISTERS = np.dtype([("seen", np.uint64), ("held", np.uint32), ("marked", np.uint32)])
-"""`struct registers` of plane.c."""
-
-
-class NativeParent(ctypes.Structure):
-    """`struct sa_parent`."""
-
-    _fields_ = [("port", ctypes.c_uint32), ("rank", ctypes.c_uint32)]
+RUN: np.dtype[Any] = np.dtype(headers.struct("sa_run"))
+REGISTERS: np.dtype[Any] = np.dtype(headers.struct("sa_registers"))
+_Parent = headers.struct("sa_parent")
 
 
 class _Admitted(NamedTuple):
@@ -56,7 +43,7 @@ class NativePlane:
 
     def __init__(self, slots: int, elements: int) -> None:
         try:
-            self._library = plane_library()
+            self._library = load()
         except CoreMissing as error:
             raise JobError(f"data plane native: {error}") from error
         self._slots = slots
@@ -84,8 +71,8 @@ class NativePlane:
         jobs = [admitted.job for admitted in self._jobs.values()]
         check_admission(job, ports, jobs, self._slots, self.elements, parent)
         numbers = (ctypes.c_uint32 * len(ports))(*ports)
-        above = None if parent is None else NativeParent(parent.port, parent.rank)
-        if self._library.sa_plane_admit(self._plane, job_struct(job), numbers, len(ports), above):
+        above = None if parent is None else ctypes.byref(_Parent(parent.port, parent.rank))
+        if self._library.sa_plane_admit(self._plane, ctypes.byref(job_struct(job)), numbers, len(ports), above):
             first, end = job.slots
             raise JobError(f"job {job.job_id}: no memory for {end - first} slots of {job.elements} elements")
         self._jobs[job.job_id] = _Admitted(job, tuple(ports), parent)
@@ -157,7 +144,8 @@ class NativePlane:
         """All registers of an admitted job as they lie in memory; valid until it is evicted."""
         size = ctypes.c_uint64()
         address = self._library.sa_plane_registers(self._plane, job_id, ctypes.byref(size))
-        return np.ctypeslib.as_array((ctypes.c_uint8 * size.value).from_address(address))
+        registers: NDArray[np.uint8] = np.ctypeslib.as_array(address, (size.value,))
+        return registers
 
 
 def slot_view(chunk: int, bitmap: int) -> SlotView:
@@ -173,31 +161,3 @@ def _restored(
         plane.admit(job, ports, parent)
         plane._registers(job.job_id)[:] = np.frombuffer(registers, np.uint8)
     return plane
-
-
-@lru_cache(maxsize=1)
-def plane_library() -> ctypes.CDLL:
-    """The library with the functions of plane.h declared. Raises CoreMissing."""
-    library = load()
-    u32, pointer = ctypes.c_uint32, ctypes.c_void_p
-    for function, result, arguments in (
-        (library.sa_plane_new, pointer, ()),
-        (library.sa_plane_free, None, (pointer,)),
-        (
-            library.sa_plane_admit,
-            ctypes.c_int,
-            (pointer, ctypes.POINTER(NativeJob), ctypes.POINTER(u32), u32, ctypes.POINTER(NativeParent)),
-        ),
-        (library.sa_plane_evict, None, (pointer, u32)),
-        (library.sa_plane_process, u32, (pointer, pointer, u32, u32, u32, pointer, pointer, pointer)),
-        (
-            library.sa_plane_seen,
-            ctypes.c_int,
-            (pointer, u32, u32, ctypes.POINTER(u32), ctypes.POINTER(ctypes.c_uint64)),
-        ),
-        (library.sa_plane_registers, pointer, (pointer, u32, ctypes.POINTER(ctypes.c_uint64))),
-        (library.sa_plane_counters, ctypes.POINTER(ctypes.c_uint64), (pointer,)),
-    ):
-        function.restype = result
-        function.argtypes = arguments
-    return library

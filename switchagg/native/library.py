@@ -5,125 +5,46 @@
 
 import ctypes
 import os
-from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from switchagg.errors import JobError
-from switchagg.job import JobConfig, PacketTerms
-from switchagg.native import packet_terms
-from switchagg.native.packet_terms import width_of
-
-ABI = 25
-"""As SA_ABI in abi.h."""
+from switchagg.job import JobConfig
+from switchagg.native import headers, packet_terms
 
 LIBRARY = Path(__file__).with_name("libswitchagg.so")
 
 REMEDY = "run make native in a checkout, or install switchagg again"
 
-OUTCOMES = (
-    "absorbed",
-    "broadcast",
-    "reply",
-    "drop_duplicate",
-    "drop_older",
-    "drop_early",
-    "drop_short",
-    "drop_magic",
-    "drop_wire_version",
-    "drop_op",
-    "drop_flags",
-    "drop_length",
-    "drop_result",
-    "drop_job",
-    "drop_generation",
-    "drop_stream",
-    "drop_slot",
-    "drop_rank",
-    "drop_port",
-    "drop_owner",
-    "drop_elements",
-)
-"""Counters of a data plane, in the order of `enum sa_outcome`."""
+_ALL_OUTCOMES = headers.names("sa_outcome", "SA_")
+OUTCOMES = _ALL_OUTCOMES[: headers.SA_BASIC_OUTCOMES]
+"""Counters of a data plane."""
 
-LEAF_OUTCOMES = (
-    "up",
-    "up_again",
-    "drop_asked",
-    "drop_parent_chunk",
-    "drop_parent_early",
-    "drop_parent_duplicate",
-    "drop_route",
-)
-"""Further ones of a data plane below another switch (H2 to H5), in the order of `enum sa_outcome`."""
+LEAF_OUTCOMES = _ALL_OUTCOMES[headers.SA_BASIC_OUTCOMES : headers.SA_RESEND]
+"""Further ones of a data plane below another switch (H2 to H5)."""
 
-PARTIAL_OUTCOMES = ("resend", "abstained", "drop_late")
-"""Further ones of jobs with partial sums (Q1 to Q5), in the order of `enum sa_outcome`."""
-
-ENDPOINT_COUNTERS = (
-    "sent",
-    "retransmitted",
-    "timeouts",
-    "results",
-    "duplicates",
-    "drop_short",
-    "drop_magic",
-    "drop_wire_version",
-    "drop_op",
-    "drop_flags",
-    "drop_length",
-    "drop_job",
-    "drop_generation",
-    "drop_foreign",
-    "predicted",
-    "repeated",
-    "marked",
-)
-"""Counters of an endpoint, in the order of `enum sa_endpoint_counter`."""
+PARTIAL_OUTCOMES = _ALL_OUTCOMES[headers.SA_RESEND :]
+"""Further ones of jobs with partial sums (Q1 to Q5)."""
 
 
-class NativeStream(ctypes.Structure):
-    """`struct sa_stream`."""
-
-    _fields_ = [("first_slot", ctypes.c_uint32), ("window", ctypes.c_uint32), ("priority", ctypes.c_int32)]
-
-
-class NativeJob(ctypes.Structure):
-    """`struct sa_job`; keeps its streams alive."""
-
-    _fields_ = [
-        ("job_id", ctypes.c_uint32),
-        ("generation", ctypes.c_uint32),
-        ("workers", ctypes.c_uint32),
-        ("elements", ctypes.c_uint32),
-        ("stream_count", ctypes.c_uint32),
-        ("retry_limit", ctypes.c_uint32),
-        ("partial", ctypes.c_uint32),
-        ("rto_initial_ns", ctypes.c_int64),
-        ("rto_min_ns", ctypes.c_int64),
-        ("rto_max_ns", ctypes.c_int64),
-        ("streams", ctypes.POINTER(NativeStream)),
-        *((term.name, ctypes.c_uint32 if width_of(term) == 32 else ctypes.c_int64) for term in fields(PacketTerms)),
-    ]
-
-
-def job_struct(job: JobConfig) -> NativeJob:
-    """The job as C sees it."""
-    streams = (NativeStream * len(job.streams))(
-        *(NativeStream(s.first_slot, s.window_slots, s.priority) for s in job.streams)
+def job_struct(job: JobConfig) -> Any:
+    """The job as `struct sa_job`."""
+    streams = (headers.struct("sa_stream") * len(job.streams))(
+        *((stream.first_slot, stream.window_slots, stream.priority) for stream in job.streams)
     )
-    return NativeJob(
-        job.job_id,
-        job.generation,
-        job.workers,
-        job.elements,
-        len(job.streams),
-        job.retry_limit,
-        job.partial,
-        job.rto_initial_ns,
-        job.rto_min_ns,
-        job.rto_max_ns,
-        ctypes.cast(streams, ctypes.POINTER(NativeStream)),
+    return headers.struct("sa_job")(
+        job_id=job.job_id,
+        generation=job.generation,
+        workers=job.workers,
+        elements=job.elements,
+        stream_count=len(streams),
+        retry_limit=job.retry_limit,
+        partial=job.partial,
+        rto_initial_ns=job.rto_initial_ns,
+        rto_min_ns=job.rto_min_ns,
+        rto_max_ns=job.rto_max_ns,
+        streams=ctypes.cast(streams, ctypes.c_void_p),
         **packet_terms.values(job),
     )
 
@@ -132,9 +53,23 @@ class CoreMissing(Exception):
     """There is no compiled core here; the text has the reason, and what to do."""
 
 
+class CompiledCore(ctypes.CDLL):
+    """The library. A function is declared, from the headers, when it is first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        function = self[name]
+        headers.declare(function, name)
+        setattr(self, name, function)  # only now: another thread must not find it undeclared
+        return function
+
+
+class CoreHoldingGil(CompiledCore, ctypes.PyDLL):
+    """The same of which no call gives the GIL away: for what takes less time than getting it back."""
+
+
 @lru_cache(maxsize=1)
-def load() -> ctypes.CDLL:
-    """The library, its functions declared. Raises CoreMissing."""
+def load() -> CompiledCore:
+    """The library. Raises CoreMissing."""
     choice = os.environ.get("SWITCHAGG_NATIVE", "")
     if choice == "0":
         raise CoreMissing("SWITCHAGG_NATIVE=0 asks to go without it; unset it")
@@ -146,21 +81,24 @@ def load() -> ctypes.CDLL:
         compiler = "install a C compiler (apt install gcc libc6-dev, or pip install ziglang)"
         raise CoreMissing(f"{path.name} was not built; {compiler}, then {remedy}")
     try:
-        library = ctypes.CDLL(str(path))
-        library.sa_abi.restype = ctypes.c_uint32
+        library = CompiledCore(str(path))
         abi = library.sa_abi()
     except (OSError, AttributeError) as error:
         raise CoreMissing(f"{path} can't be loaded: {error}; {remedy}") from error
-    if abi != ABI:
-        raise CoreMissing(f"{path.name} was built from other sources (ABI {abi}, not {ABI}); {remedy}")
+    if abi != headers.SA_ABI:
+        raise CoreMissing(f"{path.name} was built from other sources (ABI {abi}, not {headers.SA_ABI}); {remedy}")
     return library
+
+
+@lru_cache(maxsize=1)
+def load_holding_gil() -> CoreHoldingGil:
+    """The library once more. Raises CoreMissing."""
+    return CoreHoldingGil(None, handle=load()._handle)
 
 
 def vectors() -> str:
     """The instruction set that the library's loops over values use on this processor. Raises CoreMissing."""
-    library = load()
-    library.sa_vectors.restype = ctypes.c_char_p
-    answer: bytes = library.sa_vectors()
+    answer: bytes = load().sa_vectors()
     return answer.decode()
 
 

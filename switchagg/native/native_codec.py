@@ -9,52 +9,19 @@ import numpy as np
 
 from switchagg.codecs import Array, CallShape, Codec, Codes, Coding, RowIndex
 from switchagg.codecs.codec import GREATEST_CODE, LEAST_CODE
+from switchagg.native import headers
 from switchagg.native.library import CoreMissing, load
 
-DTYPES = tuple(map(np.dtype, (np.float32, np.float64, np.int32, np.int64, np.uint8)))
-"""In the order of `enum sa_dtype`."""
+DTYPES = tuple(map(np.dtype, headers.names("sa_dtype", "SA_")))
+"""By their number in C."""
 
-
-class NativeCoding(ctypes.Structure):
-    """`struct sa_coding`."""
-
-    _fields_ = [
-        ("codec", ctypes.c_void_p),
-        ("dtype", ctypes.c_uint32),
-        ("elements", ctypes.c_uint32),
-        ("width", ctypes.c_uint32),
-        ("workers", ctypes.c_uint32),
-        ("headroom", ctypes.c_uint32),
-        ("half", ctypes.c_uint32),
-        ("ranks", ctypes.c_uint32),
-        ("random", ctypes.c_uint32),
-        ("key", ctypes.c_uint64),
-    ]
-
-
-@lru_cache(maxsize=1)
-def declared() -> ctypes.CDLL:
-    """The library with the functions of codec.h declared. Raises library.CoreMissing."""
-    library = load()
-    pointer, u32, u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
-    coding = ctypes.POINTER(NativeCoding)
-    library.sa_codec_number.argtypes = [ctypes.c_char_p]
-    for name, arguments in (
-        ("sa_coding_begin", [u32, u32, u32, u32]),
-        ("sa_codec_prepare", [pointer, u64, pointer]),
-        ("sa_codec_encode", [pointer, u64, pointer, pointer, u64]),
-        ("sa_codec_decode", [pointer, u64, pointer, pointer, u64]),
-    ):
-        function = getattr(library, name)
-        function.restype = None
-        function.argtypes = [coding, *arguments]
-    return library
+_Coding = headers.struct("sa_coding")
 
 
 @lru_cache(maxsize=64)
 def number_of(codec: Codec) -> int:
     """The codec's number in the compiled core. Raises library.CoreMissing: the codec or the core isn't compiled."""
-    number: int = declared().sa_codec_number(codec.name.encode())
+    number: int = load().sa_codec_number(codec.name.encode())
     if number < 0:
         raise CoreMissing(f"codec {codec.name} is not in the compiled core")
     return number
@@ -69,10 +36,11 @@ def missing(codec: Codec) -> str:
     return ""
 
 
-def begin(codec: Codec, dtype: "np.dtype[Any]", elements: int, workers: int) -> NativeCoding:
-    """For the functions `sa_codec_…`, E elements per row. Raises library.CoreMissing."""
-    coding = NativeCoding()
-    declared().sa_coding_begin(coding, number_of(codec.for_workers(workers)), DTYPES.index(dtype), elements, workers)
+def begin(codec: Codec, dtype: "np.dtype[Any]", elements: int, workers: int) -> Any:
+    """A `struct sa_coding` for the functions `sa_codec_…`, E elements per row. Raises library.CoreMissing."""
+    coding = _Coding()
+    number = number_of(codec.for_workers(workers))
+    load().sa_coding_begin(ctypes.byref(coding), number, DTYPES.index(dtype), elements, workers)
     return coding
 
 
@@ -87,7 +55,7 @@ class NativeCodec:
         if shape.nearest:
             self._coding.random = 0
         self._codes = np.zeros(shape.rows, np.int16)
-        self._library = declared()
+        self._library, self._place = load(), ctypes.byref(self._coding)
 
     @property
     def ranks(self) -> int:
@@ -102,7 +70,7 @@ class NativeCodec:
         """See `Coding`."""
         values = self._contiguous(values)
         codes = np.empty(len(values), np.int32)
-        self._library.sa_codec_prepare(self._coding, values.ctypes.data, values.size, codes.ctypes.data)
+        self._library.sa_codec_prepare(self._place, values.ctypes.data, values.size, codes.ctypes.data)
         return codes
 
     def agree(self, first: int, codes: Codes) -> None:
@@ -114,7 +82,7 @@ class NativeCodec:
         values, codes = self._contiguous(values), self._codes.ctypes.data
         words = np.empty((len(values), self._shape.words), np.int32)
         self._library.sa_codec_encode(
-            self._coding, values.ctypes.data, values.size, codes, words.ctypes.data, words.strides[0]
+            self._place, values.ctypes.data, values.size, codes, words.ctypes.data, words.strides[0]
         )
         return words.byteswap(True) if sys.byteorder == "little" else words
 
@@ -124,7 +92,7 @@ class NativeCodec:
         values = np.empty((len(sums), self._coding.width), self._shape.dtype)
         codes = self._codes.ctypes.data
         self._library.sa_codec_decode(
-            self._coding, values.ctypes.data, values.size, codes, sums.ctypes.data, sums.strides[0]
+            self._place, values.ctypes.data, values.size, codes, sums.ctypes.data, sums.strides[0]
         )
         return values
 

@@ -5,7 +5,6 @@ in C take its `handle` and go on without Python.
 """
 
 import ctypes
-import struct
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -18,90 +17,49 @@ from switchagg.endpoint import CallCompleted, Event, StreamFailed
 from switchagg.errors import JobError
 from switchagg.job import MAX_CHILDREN, JobConfig
 from switchagg.layout import Shares
-from switchagg.native.library import ENDPOINT_COUNTERS, NativeJob, job_struct, load
+from switchagg.native import headers
+from switchagg.native.headers import SA_CALL_COMPLETED, SA_CALLS_DIFFER, SA_EACH_RANK, SA_NO_EVENT
+from switchagg.native.library import job_struct, load
 from switchagg.native.native_codec import DTYPES, number_of
 from switchagg.wire import Bundle, Op, frame_bytes
 
-NO_EVENT, CALL_COMPLETED, STREAM_FAILED, CALLS_DIFFER = range(4)
-"""`enum sa_event_kind`."""
+NativeEvent = headers.struct("sa_event")
+ENDPOINT_COUNTERS = headers.names("sa_endpoint_counter", "SA_ENDPOINT_")
 
 ALWAYS_SHOWN = 5
 """An Endpoint shows so many counters from the start, the first ones; the others appear once they have counted."""
 
 
-class NativeEvent(ctypes.Structure):
-    """`struct sa_event`."""
-
-    _fields_ = [
-        ("kind", ctypes.c_uint32),
-        ("stream", ctypes.c_uint32),
-        ("call", ctypes.c_uint64),
-        ("slot", ctypes.c_uint32),
-        ("version", ctypes.c_uint32),
-        ("chunk", ctypes.c_uint64),
-        ("timeouts", ctypes.c_uint32),
-        ("rank", ctypes.c_uint32),
-        ("remote_words", ctypes.c_uint32 * WORDS),
-        ("local_words", ctypes.c_uint32 * WORDS),
-    ]
-
-    def failure(self, own_rank: int) -> StreamFailed:
-        """The failure that the event reports; a completed call has none."""
-        reason, rank = "no result", None
-        if self.kind == CALLS_DIFFER:
-            reason, rank = difference(self.rank, tuple(self.remote_words), own_rank, tuple(self.local_words)), self.rank
-        return StreamFailed(self.stream, self.slot, self.version, self.chunk, self.timeouts, reason, rank)
+def failure(event: Any, local_rank: int) -> StreamFailed:
+    """The failure that a `NativeEvent` reports; a completed call has none."""
+    reason, rank = "no result", None
+    if event.kind == SA_CALLS_DIFFER:
+        rank = event.rank
+        reason = difference(rank, tuple(event.remote_words), local_rank, tuple(event.local_words))
+    return StreamFailed(event.stream, event.slot, event.version, event.chunk, event.timeouts, reason, rank)
 
 
 _NO_WORDS = (0,) * WORDS
-EACH_RANK = (1 << 32) - 1
-"""`SA_EACH_RANK`."""
+_SUBMISSION = headers.packed("sa_submission")
 
 
-class NativeSubmission(ctypes.Structure):
-    """`struct sa_submission`; `of` gives the bytes of one."""
-
-    _fields_ = [
-        ("call", ctypes.c_uint64),
-        ("key", ctypes.c_uint64),
-        ("data", ctypes.c_void_p),
-        ("residual", ctypes.c_void_p),
-        ("count", ctypes.c_uint64),
-        ("first_row", ctypes.c_uint64),
-        ("row_count", ctypes.c_uint64),
-        ("stream", ctypes.c_uint32),
-        ("codec", ctypes.c_uint32),
-        ("dtype", ctypes.c_uint32),
-        ("op", ctypes.c_uint32),
-        ("route", ctypes.c_uint32),
-        ("owner", ctypes.c_uint32),
-        ("unit", ctypes.c_uint32),
-        ("routed", ctypes.c_uint32),
-        ("description", ctypes.c_uint32 * WORDS),
-    ]
-
-    @staticmethod
-    def of(call: "Submitted", number: int, stream: int) -> bytes:
-        """number: what comes back in the call's event. Raises ValueError for a type that the core lacks."""
-        array = call.array
-        place = array.__array_interface__["data"][0]
-        lost = call.residual.__array_interface__["data"][0] if call.residual is not None else 0
-        codec, dtype = _numbers(call.codec, array.dtype)
-        route, owner, unit, routed, rows = call.shares
-        first, end = rows or (0, 0)
-        values = (place, lost, array.size, first, end - first)
-        whose = (route, EACH_RANK if owner is None else owner, unit, routed)
-        words = call.description or _NO_WORDS
-        return _SUBMISSION.pack(number, call.key, *values, stream, codec, dtype, call.op, *whose, *words)
+def submission(call: "Submitted", number: int, stream: int) -> bytes:
+    """A call as `struct sa_submission`; number comes back in its event. Raises ValueError for types that C lacks."""
+    array = call.array
+    place = array.__array_interface__["data"][0]
+    lost = call.residual.__array_interface__["data"][0] if call.residual is not None else 0
+    codec, dtype = _numbers(call.codec, array.dtype)
+    route, owner, unit, routed, rows = call.shares
+    first, end = rows or (0, 0)
+    values = (place, lost, array.size, first, end - first)
+    whose = (route, SA_EACH_RANK if owner is None else owner, unit, routed)
+    words = call.description or _NO_WORDS
+    return _SUBMISSION.pack(number, call.key, *values, stream, codec, dtype, call.op, *whose, *words)
 
 
 @lru_cache(maxsize=64)
 def _numbers(codec: Codec, dtype: "np.dtype[Any]") -> tuple[int, int]:
     return number_of(codec), DTYPES.index(dtype)
-
-
-_SUBMISSION = struct.Struct("=7Q8I" + f"{WORDS}I")
-assert _SUBMISSION.size == ctypes.sizeof(NativeSubmission)
 
 
 class Submitted(Protocol):
@@ -123,31 +81,6 @@ class Submitted(Protocol):
     def residual(self) -> Array | None: ...
 
 
-@lru_cache(maxsize=1)
-def declared() -> ctypes.CDLL:
-    """The library with this piece's functions declared. Raises library.CoreMissing."""
-    library = load()
-    pointer, u32, u64, i64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
-    for name, result, arguments in (
-        ("new", pointer, [ctypes.POINTER(NativeJob), u32, u32]),
-        ("free", None, [pointer]),
-        ("frame_bytes", u32, [pointer]),
-        ("submit", ctypes.c_int, [pointer, ctypes.c_char_p]),
-        ("receive", None, [pointer, pointer, u64, u32, i64, u32]),
-        ("handle_timer", None, [pointer, i64]),
-        ("frames_to_send", u32, [pointer, i64, u32, pointer, ctypes.POINTER(u32)]),
-        ("next_event", u32, [pointer, ctypes.POINTER(NativeEvent)]),
-        ("next_deadline_ns", i64, [pointer]),
-        ("counters", ctypes.POINTER(u64), [pointer]),
-        ("memory_bytes", u64, [pointer]),
-        ("start_at", None, [pointer, u32, u64]),
-    ):
-        function = getattr(library, f"sa_endpoint_{name}")
-        function.restype = result
-        function.argtypes = arguments
-    return library
-
-
 class NativeEndpoint:
     """The worker `rank` of `job`. Every time is a monotonic `now_ns`, not negative, never decreasing.
 
@@ -162,7 +95,7 @@ class NativeEndpoint:
         assert 0 <= rank < job.workers
         if job.partial:
             raise JobError("partial sums: the core in C has none; the one in Python has (SWITCHAGG_NATIVE=0)")
-        self._library = declared()
+        self._library = load()
         self.job = job
         self.rank = rank
         self.wire_rank = rank if wire_rank is None else wire_rank
@@ -170,7 +103,7 @@ class NativeEndpoint:
         self._calls: dict[int, Any] = {}
         self._submitted = 0
         self._frame_bytes = frame_bytes(job.elements)
-        self._handle = self._library.sa_endpoint_new(job_struct(job), rank, self.wire_rank)
+        self._handle = self._library.sa_endpoint_new(ctypes.byref(job_struct(job)), rank, self.wire_rank)
         if self._handle is None:
             raise MemoryError("no memory for an endpoint")
         self._counters = self._library.sa_endpoint_counters(self._handle)
@@ -195,7 +128,7 @@ class NativeEndpoint:
         assert array.flags.c_contiguous
         assert array.flags.writeable
         number = self._submitted
-        if self._library.sa_endpoint_submit(self._handle, NativeSubmission.of(call, number, stream)):
+        if self._library.sa_endpoint_submit(self._handle, submission(call, number, stream)):
             raise MemoryError("no memory for a call")
         self._calls[number] = call
         self._submitted += 1
@@ -220,7 +153,9 @@ class NativeEndpoint:
     def frames_to_send(self, now_ns: int, limit: int = 64) -> Bundle:
         """The next frames for the switch, (k, size) with k <= limit, all of one size; until there are none (W6)."""
         frames, size = np.empty(limit * self._frame_bytes, np.uint8), ctypes.c_uint32()
-        count = self._library.sa_endpoint_frames_to_send(self._handle, now_ns, limit, frames.ctypes.data, size)
+        count = self._library.sa_endpoint_frames_to_send(
+            self._handle, now_ns, limit, frames.ctypes.data, ctypes.byref(size)
+        )
         return frames[: count * size.value].reshape(count, size.value)
 
     def write_frames(self, now_ns: int, out: Bundle) -> int:
@@ -229,19 +164,20 @@ class NativeEndpoint:
         assert out.flags.c_contiguous
         assert out.shape[1] == self._frame_bytes
         size = ctypes.c_uint32()
-        count: int = self._library.sa_endpoint_frames_to_send(self._handle, now_ns, len(out), out.ctypes.data, size)
+        room = len(out), out.ctypes.data, ctypes.byref(size)
+        count: int = self._library.sa_endpoint_frames_to_send(self._handle, now_ns, *room)
         return count
 
     def next_event(self) -> Event | None:
         """The oldest event not yet handed out, or None."""
         event = NativeEvent()
-        kind = self._library.sa_endpoint_next_event(self._handle, event)
-        if kind == NO_EVENT:
+        kind = self._library.sa_endpoint_next_event(self._handle, ctypes.byref(event))
+        if kind == SA_NO_EVENT:
             return None
-        if kind == CALL_COMPLETED:
+        if kind == SA_CALL_COMPLETED:
             call: Call | ArrayCall = self._calls.pop(event.call)
             return CallCompleted(event.stream, call)
-        return event.failure(self.rank)
+        return failure(event, self.rank)
 
     # getters
 

@@ -3,106 +3,52 @@
 import ctypes
 import itertools
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from switchagg.native import headers
 from switchagg.native.library import load
 
-SUM, MAX, ELSEWHERE = range(3)
-"""`enum sa_combine`."""
-
-UNEXPECTED, TWICE, SIZE = range(1, 4)
-"""`enum sa_unfit`."""
-
-COMBINE_ELSEWHERE = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
-"""`sa_combine_elsewhere`."""
-
+COMBINE_ELSEWHERE = headers.callback("sa_combine_elsewhere")
+NativeProgram = headers.struct("sa_program")
 _NOBODY = (1 << 32) - 1
 
 
-class NativeLabel(ctypes.Structure):
-    """`struct sa_label`."""
-
-    _fields_ = [("member", ctypes.c_uint32), ("step", ctypes.c_uint32), ("segment", ctypes.c_uint32)]
-
-
-class NativeProgram(ctypes.Structure):
-    """`struct sa_program`; keeps its arrays alive."""
-
-    _fields_ = [
-        ("nodes", ctypes.c_uint32),
-        ("arriving", ctypes.c_uint32),
-        ("members", ctypes.c_uint32),
-        ("itemsize", ctypes.c_uint32),
-        ("elements", ctypes.c_uint64),
-        *(
-            (name, ctypes.c_void_p)
-            for name in (
-                "kinds",
-                "lows",
-                "highs",
-                "sources",
-                "labels",
-                "waits",
-                "after_first",
-                "after",
-                "arrivals",
-                "arrival_nodes",
-                "expected",
-            )
-        ),
-        ("turn", ctypes.c_uint32),
-    ]
-
-    @classmethod
-    def of(
-        cls,
-        nodes: Mapping[str, Sequence[int]],
-        labels: Sequence[tuple[int, int, int]],
-        after: Sequence[Sequence[int]],
-        arrivals: Mapping[tuple[int, int, int], int],
-        *,
-        members: int,
-        elements: int,
-        itemsize: int,
-    ) -> "NativeProgram":
-        """nodes: kinds, lows, highs, sources and waits of each; the rest as of a `Program`."""
-        places = sorted(arrivals)
-        expected = np.bincount([sender for sender, _, _ in places], minlength=members)
-        arrays: dict[str, Any] = {
-            "kinds": np.array(nodes["kinds"], np.uint8),
-            **{name: np.array(nodes[name], np.int64) for name in ("lows", "highs", "sources")},
-            "labels": np.array([label if label[0] >= 0 else (_NOBODY, 0, 0) for label in labels], np.uint32),
-            "waits": np.array(nodes["waits"], np.int32),
-            "after_first": np.cumsum([0, *map(len, after)], dtype=np.uint32),
-            "after": np.array([node for following in after for node in following], np.uint32),
-            "arrivals": np.array(places, np.uint32),
-            "arrival_nodes": np.array([arrivals[place] for place in places], np.uint32),
-            "expected": expected.astype(np.uint32),
-        }
-        program = cls(len(labels), len(places), members, itemsize, elements)
-        for name, array in arrays.items():
-            setattr(program, name, array.ctypes.data)
-        program._arrays = arrays
-        return program
-
-
-class NativeOperations(ctypes.Structure):
-    """`struct sa_operations`."""
-
-    _fields_ = [
-        ("fields", ctypes.c_void_p),
-        ("values", ctypes.c_void_p),
-        ("count", ctypes.c_uint32),
-        ("members", ctypes.c_uint32),
-        ("elements", ctypes.c_uint64),
-    ]
+def native_program(
+    nodes: Mapping[str, Sequence[int]],
+    labels: Sequence[tuple[int, int, int]],
+    after: Sequence[Sequence[int]],
+    arrivals: Mapping[tuple[int, int, int], int],
+    *,
+    members: int,
+    elements: int,
+    itemsize: int,
+) -> Any:
+    """A `NativeProgram` that keeps its arrays alive. nodes: kinds, lows, highs, sources and waits of each; the rest as
+    of a `Program`."""
+    places = sorted(arrivals)
+    expected = np.bincount([sender for sender, _, _ in places], minlength=members)
+    arrays: dict[str, Any] = {
+        "kinds": np.array(nodes["kinds"], np.uint8),
+        **{name: np.array(nodes[name], np.int64) for name in ("lows", "highs", "sources")},
+        "labels": np.array([label if label[0] >= 0 else (_NOBODY, 0, 0) for label in labels], np.uint32),
+        "waits": np.array(nodes["waits"], np.int32),
+        "after_first": np.cumsum([0, *map(len, after)], dtype=np.uint32),
+        "after": np.array([node for following in after for node in following], np.uint32),
+        "arrivals": np.array(places, np.uint32),
+        "arrival_nodes": np.array([arrivals[place] for place in places], np.uint32),
+        "expected": expected.astype(np.uint32),
+    }
+    program = NativeProgram(len(labels), len(places), members, itemsize, elements)
+    for name, array in arrays.items():
+        setattr(program, name, array.ctypes.data)
+    program.arrays = arrays
+    return program
 
 
 class CompiledProgram:
-    """A plan compiled in C, in about 60 bytes per node: what `NativeProgram.of` makes of a plan compiled in Python.
+    """A plan compiled in C, in about 60 bytes per node: what `native_program` makes of a plan compiled in Python.
 
     operations: (step, to, low, high) of a Send, (step, sender, low, high, whether it combines) of a Receive,
     (low, high, source) of a Local. Raises MemoryError.
@@ -124,8 +70,10 @@ class CompiledProgram:
         self.scratch = scratch  # elements of memory beyond the array
         fields = np.fromiter(map(len, operations), np.uint8, len(operations))
         values = np.fromiter(itertools.chain.from_iterable(operations), np.int64, int(fields.sum()))
-        shape = NativeOperations(fields.ctypes.data, values.ctypes.data, len(operations), members, elements)
-        self._library = declared()
+        shape = headers.struct("sa_operations")(
+            fields.ctypes.data, values.ctypes.data, len(operations), members, elements
+        )
+        self._library = load()
         self._address = self._library.sa_program_compile(ctypes.byref(shape), itemsize, segment_bytes)
         if self._address is None:
             raise MemoryError("no memory for a plan")
@@ -157,38 +105,6 @@ class CompiledProgram:
         return self._address
 
     @property
-    def native(self) -> NativeProgram:
+    def native(self) -> Any:
         """The program as C sees it."""
         return NativeProgram.from_address(self.address)
-
-
-@lru_cache(maxsize=1)
-def declared() -> ctypes.CDLL:
-    """The library with the functions of executions declared. Raises library.CoreMissing."""
-    library = load()
-    pointer, u32, u64, i64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
-    label = ctypes.POINTER(NativeLabel)
-    for name, result, arguments in (
-        ("new", pointer, [ctypes.POINTER(NativeProgram), pointer, pointer, u32, u32, COMBINE_ELSEWHERE]),
-        ("free", None, [pointer]),
-        ("start", None, [pointer]),
-        ("place", pointer, [pointer, label, u64]),
-        ("receive", ctypes.c_int, [pointer, label, pointer, u64]),
-        ("sent", None, [pointer, u32]),
-        ("next", i64, [pointer]),
-        ("expects", u32, [pointer, u32]),
-        ("left", u32, [pointer]),
-        ("moves", u64, [pointer]),
-        ("sends_left_to", ctypes.c_bool, [pointer, u32]),
-        ("leaving_to", ctypes.c_bool, [pointer, u32]),
-    ):
-        function = getattr(library, f"sa_execution_{name}")
-        function.restype = result
-        function.argtypes = arguments
-    library.sa_program_compile.restype = pointer
-    library.sa_program_compile.argtypes = [pointer, u32, u32]
-    library.sa_program_turned.restype = pointer
-    library.sa_program_turned.argtypes = [pointer, u32]
-    library.sa_program_free.restype = None
-    library.sa_program_free.argtypes = [pointer]
-    return library

@@ -3,6 +3,7 @@
 What the endpoint does packet by packet is in test_endpoint.py and conformance/test_endpoint_lockstep.py.
 """
 
+import ctypes
 import gc
 import platform
 import subprocess
@@ -26,8 +27,8 @@ from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.job import JobConfig, StreamConfig
-from switchagg.native.library import missing
-from switchagg.native.native_codec import DTYPES, begin, declared
+from switchagg.native.library import load, missing
+from switchagg.native.native_codec import DTYPES, begin
 from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.wire import FLAG_RESULT, FLAGS_AT, HEADER_BYTES, Op, frame_bytes
 
@@ -75,13 +76,13 @@ def back_in_python(sums: Array, count: int, codes: Array, workers: int, dtype: n
 def coding_of(dtype: np.dtype[Any], elements: int, workers: int = 1) -> Any:
     codec = codec_for(dtype, FIXED_POINT)
     assert codec is not None
-    return begin(codec, dtype, elements, workers)
+    return ctypes.byref(begin(codec, dtype, elements, workers))
 
 
 def exponents(values: Array, elements: int) -> Array:
     codes = np.full(-(-len(values) // width_of(values.dtype, elements)), 12345, np.int32)
     coding = coding_of(values.dtype, elements)
-    declared().sa_codec_prepare(coding, values.ctypes.data, len(values), codes.ctypes.data)
+    load().sa_codec_prepare(coding, values.ctypes.data, len(values), codes.ctypes.data)
     return codes
 
 
@@ -89,7 +90,7 @@ def quantise(values: Array, codes: Array, workers: int, elements: int) -> Array:
     """(rows, elements) int32, written by C into frames, whose other bytes must stay."""
     rows = -(-len(values) // width_of(values.dtype, elements))
     frames = np.full((rows, frame_bytes(elements)), 0xA5, np.uint8)
-    declared().sa_codec_encode(
+    load().sa_codec_encode(
         coding_of(values.dtype, elements, workers),
         values.ctypes.data,
         len(values),
@@ -105,7 +106,7 @@ def dequantise(sums: Array, count: int, codes: Array, workers: int, dtype: np.dt
     """(count,) values that C makes of summed (rows, elements) int32; nothing beside them is written."""
     big_endian = sums.astype(">i4")
     around = np.full(count * dtype.itemsize + 16 + shift, 0xA5, np.uint8)  # shift: an array may lie anywhere
-    declared().sa_codec_decode(
+    load().sa_codec_decode(
         coding_of(dtype, sums.shape[1], workers),
         around.ctypes.data + 8 + shift,
         count,

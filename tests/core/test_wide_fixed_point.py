@@ -1,5 +1,6 @@
 """codecs.wide_fixed_point, and the same in C: F8."""
 
+import ctypes
 import math
 from fractions import Fraction
 from typing import Any
@@ -14,8 +15,8 @@ from numpy.typing import NDArray
 from switchagg.codecs import CallShape
 from switchagg.codecs.fixed_point import NONFINITE, ZERO, exponents
 from switchagg.codecs.wide_fixed_point import WideFixedPoint, WideScales, coarse, from_words, low_bits, to_words
-from switchagg.native.library import missing
-from switchagg.native.native_codec import begin, declared
+from switchagg.native.library import load, missing
+from switchagg.native.native_codec import begin
 
 FLOAT32 = np.dtype(np.float32)
 LARGEST = np.finfo(np.float32).max
@@ -163,9 +164,9 @@ def in_c(values: Array, code: int, workers: int, elements: int) -> tuple[int, by
     payload = np.full(elements, 0x5A5A5A5A, np.int32)
     coding = begin(WideFixedPoint(), FLOAT32, elements, workers)
     codes = np.array([code], np.int16)
-    declared().sa_codec_prepare(coding, values.ctypes.data, len(values), own.ctypes.data)
-    declared().sa_codec_encode(
-        coding, values.ctypes.data, len(values), codes.ctypes.data, payload.ctypes.data, 4 * elements
+    load().sa_codec_prepare(ctypes.byref(coding), values.ctypes.data, len(values), own.ctypes.data)
+    load().sa_codec_encode(
+        ctypes.byref(coding), values.ctypes.data, len(values), codes.ctypes.data, payload.ctypes.data, 4 * elements
     )
     return int(own[0]), payload.tobytes()
 
@@ -174,8 +175,8 @@ def back_in_c(sums: Array, count: int, code: int, workers: int) -> Array:
     around = np.full(count + 2, 7, np.float32)
     coding = begin(WideFixedPoint(), FLOAT32, sums.size, workers)
     codes, payload = np.array([code], np.int16), sums.astype(">i4")
-    declared().sa_codec_decode(
-        coding, around.ctypes.data + 4, count, codes.ctypes.data, payload.ctypes.data, 4 * sums.size
+    load().sa_codec_decode(
+        ctypes.byref(coding), around.ctypes.data + 4, count, codes.ctypes.data, payload.ctypes.data, 4 * sums.size
     )
     assert (around[0], around[-1]) == (7, 7)
     return around[1:-1]

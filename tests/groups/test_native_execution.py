@@ -90,7 +90,7 @@ def test_plans_compile_to_the_same_programs_in_c() -> None:
         for name, kind_of in NativeProgram._fields_:
             found = getattr(compiled.native, name)
             if kind_of is ctypes.c_void_p:
-                array = expected._arrays[name]
+                array = expected.arrays[name]
                 assert ctypes.string_at(found, array.nbytes) == array.tobytes(), (seed, name)
             else:
                 assert found == getattr(expected, name)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from switchagg.dataplane.native import NativePlane, plane_library
+from switchagg.dataplane.native import NativePlane
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
@@ -146,10 +146,8 @@ def test_a_copy_is_independent_of_the_original(plane: NativePlane) -> None:
 def fresh_choice() -> Iterator[None]:
     """The library is looked for again, before and after."""
     load.cache_clear()
-    plane_library.cache_clear()
     yield
     load.cache_clear()
-    plane_library.cache_clear()
 
 
 @pytest.mark.parametrize(

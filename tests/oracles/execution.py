@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transport.collectives.execution import NODE_KINDS, OPS, Op, Segment, SegmentProgram
+from switchagg.native.headers import SA_NODE_COMBINE, SA_NODE_LOCAL, SA_NODE_OVERWRITE, SA_NODE_SEND
+from transport.collectives.execution import OPS, Op, Segment, SegmentProgram
 from transport.meshes.mesh import Buffer
 
-_SEND, _COMBINE, _OVERWRITE, _LOCAL = NODE_KINDS.values()
+_SEND, _COMBINE, _OVERWRITE, _LOCAL = SA_NODE_SEND, SA_NODE_COMBINE, SA_NODE_OVERWRITE, SA_NODE_LOCAL
 _LEFT = -1
 """In the place of what a message waits for: it has left."""
 

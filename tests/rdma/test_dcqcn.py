@@ -3,21 +3,15 @@
 import ctypes
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from switchagg.native import library
-from transport.rdma.dcqcn import (
-    ALPHA_ONE,
-    CNP_INTERVAL_NS,
-    CnpGate,
-    DcqcnConfig,
-    ReactionPoint,
-    dcqcn_library,
-    default_config,
-)
+from switchagg.native.headers import SA_ALPHA_ONE, SA_CNP_INTERVAL_NS, struct
+from transport.rdma.dcqcn import DcqcnConfig, ReactionPoint, default_config
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
 
@@ -29,10 +23,10 @@ STEP_NS = 55_000
 class Model:
     """The paper's algorithm, one period at a time, in integers rounded as in dcqcn.h."""
 
-    config: DcqcnConfig
+    config: Any
     current: int = 0
     target: int = 0
-    alpha: int = ALPHA_ONE
+    alpha: int = SA_ALPHA_ONE
     steps: dict[str, int] = field(default_factory=lambda: {"timer": 0, "bytes": 0})
     sent: int = 0
     cut_ns: int | None = None
@@ -47,8 +41,8 @@ class Model:
             return
         self.pass_time(now_ns)
         self.target = self.current
-        self.current = max(self.config.min_bps, self.current - self.current * self.alpha // (2 * ALPHA_ONE))
-        self.alpha += (ALPHA_ONE - self.alpha) >> self.config.gain_shift
+        self.current = max(self.config.min_bps, self.current - self.current * self.alpha // (2 * SA_ALPHA_ONE))
+        self.alpha += (SA_ALPHA_ONE - self.alpha) >> self.config.gain_shift
         self.steps = {"timer": 0, "bytes": 0}
         self.sent = 0
         self.cut_ns = self.timer_ns = self.alpha_ns = now_ns
@@ -109,10 +103,10 @@ def test_a_cut_is_as_deep_as_alpha_says() -> None:
     quiet_ns = 2_000 * STEP_NS  # alpha falls by a 256th each time
     sender.rate_bps(quiet_ns)
     alpha = sender.state.alpha
-    assert 0 < alpha < ALPHA_ONE // 100
+    assert 0 < alpha < SA_ALPHA_ONE // 100
     sender.cnp(quiet_ns)
-    assert sender.state.current_bps == LINE_BPS - LINE_BPS * alpha // (2 * ALPHA_ONE)
-    assert sender.state.alpha == alpha + ((ALPHA_ONE - alpha) >> 8)
+    assert sender.state.current_bps == LINE_BPS - LINE_BPS * alpha // (2 * SA_ALPHA_ONE)
+    assert sender.state.alpha == alpha + ((SA_ALPHA_ONE - alpha) >> 8)
 
 
 def test_increase_is_additive_with_one_counter_and_hyper_with_both() -> None:
@@ -180,7 +174,7 @@ CONFIGS = st.builds(
 
 @given(CONFIGS, ACTIONS)
 def test_agrees_with_the_model_and_stays_between_least_and_line(
-    config: DcqcnConfig, actions: list[tuple[str, int, int]]
+    config: Any, actions: list[tuple[str, int, int]]
 ) -> None:
     sender, model, now_ns = ReactionPoint(config), Model(config), 0
     for what, pause_ns, size in actions:
@@ -275,19 +269,19 @@ def test_impossible_settings_are_refused(name: str, value: int) -> None:
 
 
 def test_a_receiver_s_next_cnp_is_due_after_the_interval_exactly() -> None:
-    gate = CnpGate()
-    due = [dcqcn_library().sa_cnp_due(ctypes.byref(gate), CNP_INTERVAL_NS, now_ns) for now_ns in (7, 50_006, 50_007)]
+    gate = struct("sa_cnp_gate")()
+    due = [library.load().sa_cnp_due(ctypes.byref(gate), SA_CNP_INTERVAL_NS, now_ns) for now_ns in (7, 50_006, 50_007)]
     assert due == [True, False, True]
 
 
 @given(st.lists(st.integers(0, 30_000), min_size=1, max_size=100))
 def test_a_receiver_answers_marks_with_at_most_one_cnp_in_an_interval(pauses: list[int]) -> None:
-    gate, now_ns, answered = CnpGate(), 0, []
+    gate, now_ns, answered = struct("sa_cnp_gate")(), 0, []
     for pause_ns in pauses:
         now_ns += pause_ns
-        if dcqcn_library().sa_cnp_due(ctypes.byref(gate), CNP_INTERVAL_NS, now_ns):
+        if library.load().sa_cnp_due(ctypes.byref(gate), SA_CNP_INTERVAL_NS, now_ns):
             answered.append(now_ns)
     assert (gate.marked, gate.cnps) == (len(pauses), len(answered))
     assert answered[0] == pauses[0], "the first mark is answered at once"
-    assert all(later - earlier >= CNP_INTERVAL_NS for earlier, later in pairwise(answered))
-    assert now_ns - answered[-1] < CNP_INTERVAL_NS
+    assert all(later - earlier >= SA_CNP_INTERVAL_NS for earlier, later in pairwise(answered))
+    assert now_ns - answered[-1] < SA_CNP_INTERVAL_NS

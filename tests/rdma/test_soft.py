@@ -458,14 +458,12 @@ def test_an_address_of_another_host_is_refused(host: str) -> None:
 def test_a_missing_library_is_reported_with_how_to_build_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWITCHAGG_NATIVE", "0")
     library.load.cache_clear()
-    soft.rdma_library.cache_clear()
     try:
         with pytest.raises(JobError, match="no RDMA in user space: SWITCHAGG_NATIVE=0"):
             soft.open("127.0.0.1", port=0)
     finally:
         monkeypatch.undo()
         library.load.cache_clear()
-        soft.rdma_library.cache_clear()
 
 
 def test_mtus() -> None:

@@ -13,11 +13,11 @@ from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.join import QueuePairEnd
-from switchagg.native import library
+from switchagg.native import headers, library
 from switchagg.wire import Op, Packet, Route, decode, encode
-from transport.links.native_udp import NativeAddress, native_address
+from transport.links.native_udp import native_address
 from transport.rdma.places import elements_for, first_places, mtu_for, switch_ends
-from transport.switch.rdma_switch import UC_COUNTERS, UcPeer, uc_switch_library
+from transport.switch.rdma_switch import UC_COUNTERS, UcPeer
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
 
@@ -30,18 +30,7 @@ WORKERS = [
 ]
 
 
-class Message(ctypes.Structure):
-    """`struct sa_udp_message`."""
-
-    _fields_ = [
-        ("bytes", ctypes.c_void_p),
-        ("frames", ctypes.c_void_p),
-        ("rows", ctypes.c_uint32),
-        ("size", ctypes.c_uint32),
-        ("to", ctypes.POINTER(NativeAddress)),
-        ("tos", ctypes.c_int32),
-        ("accepted", ctypes.c_uint32),
-    ]
+Message = headers.struct("sa_udp_message")
 
 
 def host_of(rank: int) -> str:
@@ -52,7 +41,7 @@ class Switch:
     """The queue pairs of JOB, and the packets they send."""
 
     def __init__(self, packets: int = 4, job: JobConfig = JOB, workers: list[QueuePairEnd] = WORKERS) -> None:
-        self.library = uc_switch_library()
+        self.library = library.load()
         self.job = job
         self.plane = NativePlane(512, job.elements)
         self.plane.admit(job, [end.queue_pair for end in switch_ends(job)])
@@ -64,7 +53,7 @@ class Switch:
                 for r, e in enumerate(workers)
             )
         )
-        assert self.library.sa_uc_plane_admit(self.handle, library.job_struct(job), peers) == 0
+        assert self.library.sa_uc_plane_admit(self.handle, ctypes.byref(library.job_struct(job)), peers) == 0
         self._counts = self.library.sa_uc_plane_counters(self.handle)
         self.now_ns = 1
 
@@ -94,7 +83,7 @@ class Switch:
         found = []
         for message in messages[:count]:
             assert 1 <= message.rows <= segments
-            host = ".".join(map(str, message.to.contents.host[:4]))
+            host = ".".join(map(str, headers.struct("sa_address").from_address(message.to).host[:4]))
             data = ctypes.string_at(message.bytes, message.rows * message.size)
             for row in range(message.rows):
                 found.append((host, message.tos, row, data[row * message.size : (row + 1) * message.size]))

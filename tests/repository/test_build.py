@@ -205,6 +205,7 @@ def test_a_library_in_use_is_replaced_atomically_and_one_of_other_sources_is_rep
     assert place.read_bytes().startswith(b"\x7fELF")
     assert not list(place.parent.glob(".*"))
     assert not (checkout / "build").exists()
+    header.write_text(text)
     program = "from switchagg.native import library\nprint(library.missing())"
     reported = in_package(checkout, program)
     assert reported.startswith("libswitchagg.so was built from other sources (ABI 7777, not ")

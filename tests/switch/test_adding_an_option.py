@@ -20,7 +20,7 @@ from emulation.cli.switch_status import status_lines
 from emulation.scenario.scenario import canonical, load, parse
 from emulation.sim.simulated_run import simulation_config
 from switchagg.errors import JobError
-from switchagg.native import library
+from switchagg.native import headers, library
 from transport.control.control_client import query_status
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
@@ -62,7 +62,7 @@ Path("toys.c").write_text(
 )
 subprocess.run([sys.argv[1], f"-I{core}", "toys.c", "-o", "toys"], check=True)
 offset = subprocess.run(["./toys"], check=True, capture_output=True, text=True).stdout
-assert library.NativeJob.toys.offset == int(offset)
+assert headers.struct("sa_job").toys.offset == int(offset)
 print("toys everywhere")
 """
 

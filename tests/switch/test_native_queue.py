@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from switchagg.native import library
+from switchagg.native.headers import SA_NEVER_MARK
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=f"needs the compiled core: {library.missing()}")
 
 FRAMING = 42
 NEVER = (1 << 63) - 1
-NEVER_MARK = (1 << 64) - 1
+
 QUEUED, MARKED, FULL = range(3)
 ECT0, CE = 2, 3
 POOL = 64
@@ -49,7 +50,9 @@ Pointer = Any  # ctypes.POINTER(Packet)
 class Bench:
     """A pool and one queue; packets are distinguished by their `port`."""
 
-    def __init__(self, rate_bps: int = 0, limit: int = 1 << 40, threshold: int = NEVER_MARK, pool: int = POOL) -> None:
+    def __init__(
+        self, rate_bps: int = 0, limit: int = 1 << 40, threshold: int = SA_NEVER_MARK, pool: int = POOL
+    ) -> None:
         from transport.switch.native_switch_loop import QueueConfig
 
         self.c = library.load()

@@ -13,7 +13,8 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from switchagg.native.programs import NativeProgram
+from switchagg.native.headers import SA_NODE_COMBINE, SA_NODE_LOCAL, SA_NODE_OVERWRITE, SA_NODE_SEND
+from switchagg.native.programs import native_program
 from transport.collectives.collective_plan import CollectivePlan, LocalCombine, Receive, Send
 from transport.meshes.mesh import Buffer
 
@@ -26,8 +27,7 @@ SEGMENT_BYTES = 45 * 1448 - 48
 CACHED_NODES = 400_000
 """Segments of compiled plans that are kept, about 300 bytes each."""
 
-NODE_KINDS = {name: kind for kind, name in enumerate(("SEND", "COMBINE", "OVERWRITE", "LOCAL"))}
-_SEND, _COMBINE, _OVERWRITE, _LOCAL = NODE_KINDS.values()
+_SEND, _COMBINE, _OVERWRITE, _LOCAL = SA_NODE_SEND, SA_NODE_COMBINE, SA_NODE_OVERWRITE, SA_NODE_LOCAL
 
 
 class Segment(NamedTuple):
@@ -68,10 +68,10 @@ class SegmentProgram:
         return _COMBINE in self.kinds or _LOCAL in self.kinds
 
     @cached_property
-    def native(self) -> NativeProgram:
+    def native(self) -> Any:
         """The same for C."""
         nodes = {"kinds": self.kinds, "lows": self.lows, "highs": self.highs, "sources": self.sources}
-        return NativeProgram.of(
+        return native_program(
             {**nodes, "waits": self.waits},
             self.labels,
             self.after,

@@ -10,14 +10,18 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from switchagg.native import headers
+from switchagg.native.library import load
 from switchagg.native.native_codec import DTYPES
-from switchagg.native.programs import COMBINE_ELSEWHERE, ELSEWHERE, MAX, SIZE, SUM, TWICE, NativeLabel, declared
+from switchagg.native.programs import COMBINE_ELSEWHERE
 from transport.collectives.execution import OPS, Op, Segment, SegmentProgram
 from transport.meshes.mesh import Buffer
 
-COMBINED = {"sum": (SUM, DTYPES[:4]), "max": (MAX, DTYPES[2:4])}
+COMBINED = {"sum": (headers.SA_COMBINE_SUM, DTYPES[:4]), "max": (headers.SA_COMBINE_MAX, DTYPES[2:4])}
 """The ops that C combines: op -> its number, dtypes. NumPy keeps the maximum of floats: the sign of its zeros depends
 on the length of the array."""
+
+_Label = headers.struct("sa_label")
 
 
 @runtime_checkable
@@ -61,11 +65,11 @@ class NativeExecution:
         assert array.flags.c_contiguous
         assert array.flags.writeable
         assert array.itemsize == program.itemsize
-        self._library = declared()
+        self._library = load()
         self._program = program
         self._array = array
         self._scratch = np.empty(program.plan.scratch, array.dtype)
-        dtype, combine, self._elsewhere = 0, ELSEWHERE, COMBINE_ELSEWHERE()
+        dtype, combine, self._elsewhere = 0, headers.SA_COMBINE_ELSEWHERE, COMBINE_ELSEWHERE()
         if combines_in_c(array, op):
             dtype, combine = DTYPES.index(array.dtype), COMBINED[op][0]
         elif program.combines:
@@ -73,7 +77,12 @@ class NativeExecution:
             OPS[op](self._scratch[:0], self._scratch[:0], out=self._scratch[:0])  # raises where NumPy can't either
             self._elsewhere = COMBINE_ELSEWHERE(lambda _, *where: combine_at(op, values, *where))
         self._handle = self._library.sa_execution_new(
-            program.native, array.ctypes.data, self._scratch.ctypes.data, dtype, combine, self._elsewhere
+            ctypes.byref(program.native),
+            array.ctypes.data,
+            self._scratch.ctypes.data,
+            dtype,
+            combine,
+            self._elsewhere,
         )
         if self._handle is None:
             raise MemoryError("no memory for a call")
@@ -124,8 +133,8 @@ class NativeExecution:
         """Memory of the array for a message that has begun to arrive, if it overwrites and may do so now; or None."""
         if not size_bytes:
             return None
-        address = self._library.sa_execution_place(self._handle, NativeLabel(sender, step, segment), size_bytes)
-        if address is None:
+        label = ctypes.byref(_Label(sender, step, segment))
+        if not self._library.sa_execution_place(self._handle, label, size_bytes):
             return None
         node = self._program.arrivals[sender, step, segment]
         return self._memory(self._program.lows[node], self._program.highs[node])
@@ -135,7 +144,7 @@ class NativeExecution:
 
         ValueError, saying what is wrong, for one that this call doesn't expect.
         """
-        label = NativeLabel(sender, step, segment)
+        label = ctypes.byref(_Label(sender, step, segment))
         address = np.frombuffer(data, np.uint8).ctypes.data if len(data) else None
         result = self._library.sa_execution_receive(self._handle, label, address, len(data))
         if not result:
@@ -143,9 +152,9 @@ class NativeExecution:
         if result < 0:
             raise MemoryError("no memory for a message that came early")
         words = "is not expected"
-        if result == TWICE:
+        if result == headers.SA_UNFIT_TWICE:
             words = "came twice"
-        elif result == SIZE:
+        elif result == headers.SA_UNFIT_SIZE:
             node = self._program.arrivals[sender, step, segment]
             wanted = (self._program.highs[node] - self._program.lows[node]) * self._program.itemsize
             words = f"has {len(data)} bytes, not {wanted}"

@@ -8,9 +8,10 @@ itself must neither send nor receive. `counters`, `gso`, `gso_fallback` and
 import ctypes
 import os
 import socket
+from typing import Any
 
 from switchagg.errors import JobError
-from switchagg.native import library
+from switchagg.native import headers, library
 from transport.links import udp_link
 from transport.links.link import Address
 from transport.links.udp_link import UDP_COUNTERS, UdpLink
@@ -22,50 +23,11 @@ RECEIVE_MESSAGES_PLAIN = 64
 RECEIVE_BYTES_LEAST = 2048
 
 
-class NativeAddress(ctypes.Structure):
-    """`struct sa_address`."""
-
-    _fields_ = [
-        ("family", ctypes.c_uint16),
-        ("port", ctypes.c_uint16),
-        ("scope", ctypes.c_uint32),
-        ("host", ctypes.c_uint8 * 16),
-    ]
+NativeAddress = headers.struct("sa_address")
 
 
-class NativeUdpOptions(ctypes.Structure):
-    """`struct sa_udp_options`."""
-
-    _fields_ = [
-        ("descriptor", ctypes.c_int32),
-        ("gso", ctypes.c_uint32),
-        ("gro", ctypes.c_uint32),
-        ("segments_max", ctypes.c_uint32),
-        ("receive_messages", ctypes.c_uint32),
-        ("receive_bytes", ctypes.c_uint32),
-        ("priority", ctypes.c_uint32),
-        ("credit_bytes", ctypes.c_uint32),
-        ("gso_retry_ns", ctypes.c_int64),
-    ]
-
-
-class NativeUdpState(ctypes.Structure):
-    """`struct sa_udp_state`."""
-
-    _fields_ = [
-        ("gso", ctypes.c_uint32),
-        ("send_errno", ctypes.c_int32),
-        ("receive_errno", ctypes.c_int32),
-        ("fallback_errno", ctypes.c_int32),
-        ("fallback_rows", ctypes.c_uint32),
-        ("fallback_size", ctypes.c_uint32),
-        ("refused", NativeAddress),
-        ("fallback", NativeAddress),
-    ]
-
-
-def native_address(address: Address) -> NativeAddress:
-    """A numeric (host, port), as `Link.resolve` gives it."""
+def native_address(address: Address) -> Any:
+    """A `NativeAddress` of a numeric (host, port), as `Link.resolve` gives it."""
     host, port = address
     host, _, interface = host.partition("%")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -74,7 +36,7 @@ def native_address(address: Address) -> NativeAddress:
     return NativeAddress(family, port, scope, (ctypes.c_uint8 * 16)(*packed))
 
 
-def text_of(address: NativeAddress) -> str:
+def text_of(address: Any) -> str:
     """host:port."""
     size = 16 if address.family == socket.AF_INET6 else 4
     return f"{socket.inet_ntop(address.family, bytes(address.host)[:size])}:{address.port}"
@@ -88,9 +50,9 @@ class NativeUdp:
     """
 
     def __init__(self, link: UdpLink, datagram_bytes: int) -> None:
-        self._library = _declared()
+        self._library = library.load()
         self._link = link
-        options = NativeUdpOptions(
+        options = headers.struct("sa_udp_options")(
             link.fileno(),
             link.gso,
             link.gro,
@@ -105,7 +67,7 @@ class NativeUdp:
         if not self.handle:
             raise JobError(f"the link at {link.address[0]}:{link.address[1]}: its socket can't be used, or no memory")
         self._counters = self._library.sa_udp_counters(self.handle)
-        self._state = self._library.sa_udp_state(self.handle).contents
+        self._state = headers.struct("sa_udp_state").from_address(self._library.sa_udp_state(self.handle))
 
     def update_link(self) -> None:
         """Write what happened so far into the link. Any thread; after `close` it does nothing."""
@@ -131,14 +93,3 @@ class NativeUdp:
             self.update_link()
             handle, self.handle = self.handle, None
             self._library.sa_udp_free(handle)
-
-
-def _declared() -> ctypes.CDLL:
-    """The library with the functions of udp_link.h declared. Raises `library.CoreMissing`."""
-    loaded = library.load()
-    pointer = ctypes.c_void_p
-    loaded.sa_udp_new.restype, loaded.sa_udp_new.argtypes = pointer, [ctypes.POINTER(NativeUdpOptions)]
-    loaded.sa_udp_free.restype, loaded.sa_udp_free.argtypes = None, [pointer]
-    loaded.sa_udp_counters.restype, loaded.sa_udp_counters.argtypes = ctypes.POINTER(ctypes.c_uint64), [pointer]
-    loaded.sa_udp_state.restype, loaded.sa_udp_state.argtypes = ctypes.POINTER(NativeUdpState), [pointer]
-    return loaded

@@ -9,17 +9,16 @@ import os
 import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Protocol, Self
 
 import numpy as np
 
+from switchagg.native import headers
 from switchagg.native.library import load, require
 from switchagg.priority import flow_of
 from transport.links.link import Address, LinkClosed
 from transport.meshes.hello import Hello, Meeting
 from transport.meshes.mesh import (
-    HEAD_BYTES_MAX,
     Buffer,
     Event,
     MemberLost,
@@ -35,61 +34,18 @@ from transport.meshes.tcp_gathering import TcpOptions, congestion_control_of, ga
 
 MESSAGE_BYTES_MAX = 1 << 26
 
-COUNTERS = (
-    "tx_messages",
-    "tx_bytes",
-    "rx_messages",
-    "rx_bytes",
-    "sends",
-    "receives",
-    "send_would_block",
-    "lost",
-)
-"""In the order of `enum sa_mesh_counter`."""
-
-RECEIVED, MESSAGE_SENT, PEER_LOST, WANTS_MEMORY = range(4)
-"""`enum sa_mesh_event_kind`."""
-
-_CLOSED, _ERROR, _LEFT, _NO_MESSAGE = range(4)  # enum sa_gone
+COUNTERS = headers.names("sa_mesh_counter", "SA_MESH_")
+MeshEvent = headers.struct("sa_mesh_event")
+_MeshOutgoing = headers.struct("sa_mesh_outgoing")
 
 
-class MeshEvent(ctypes.Structure):
-    """`struct sa_mesh_event`."""
-
-    _fields_ = [
-        ("kind", ctypes.c_uint32),
-        ("member", ctypes.c_uint32),
-        ("connection", ctypes.c_uint32),
-        ("reason", ctypes.c_uint32),
-        ("number", ctypes.c_int32),
-        ("head_bytes", ctypes.c_uint32),
-        ("ticket", ctypes.c_int64),
-        ("size_bytes", ctypes.c_uint64),
-        ("head", ctypes.c_uint8 * HEAD_BYTES_MAX),
-    ]
-
-    def why(self) -> str:
-        """Why the member is gone."""
-        if self.reason == _ERROR:
-            return f"the connection ended: {os.strerror(self.number)}"
-        if self.reason == _NO_MESSAGE:
-            return f"it sent what is no message ({bytes(self.head[:8]).hex()})"
-        return "it left" if self.reason == _LEFT else "it closed the connection, or died"
-
-
-class MeshOutgoing(ctypes.Structure):
-    """`struct sa_mesh_outgoing`."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("size_bytes", ctypes.c_uint64),
-        ("ticket", ctypes.c_int64),
-        ("to", ctypes.c_uint32),
-        ("flow", ctypes.c_uint32),
-        ("priority", ctypes.c_int32),
-        ("head_bytes", ctypes.c_uint32),
-        ("head", ctypes.c_uint8 * HEAD_BYTES_MAX),
-    ]
+def _why_gone(event: Any) -> str:
+    """Why the member of a `MeshEvent` is gone."""
+    if event.reason == headers.SA_GONE_ERROR:
+        return f"the connection ended: {os.strerror(event.number)}"
+    if event.reason == headers.SA_GONE_NO_MESSAGE:
+        return f"it sent what is no message ({bytes(event.head[:8]).hex()})"
+    return "it left" if event.reason == headers.SA_GONE_LEFT else "it closed the connection, or died"
 
 
 class Runnable(Protocol):
@@ -99,30 +55,6 @@ class Runnable(Protocol):
 
     @property
     def handle(self) -> int: ...
-
-
-@lru_cache(maxsize=1)
-def declared() -> ctypes.CDLL:
-    """The library with the functions of mesh.h declared. Raises library.CoreMissing."""
-    library = load()
-    pointer, u32, u64, i64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
-    for name, result, arguments in (
-        ("new", pointer, [u32, u32, ctypes.c_char_p, u64, ctypes.c_int, ctypes.POINTER(u64)]),
-        ("free", None, [pointer]),
-        ("add", ctypes.c_int, [pointer, ctypes.c_int, u32, u32]),
-        ("send", ctypes.c_int, [pointer, ctypes.POINTER(MeshOutgoing), ctypes.c_bool]),
-        ("run", ctypes.c_int, [pointer, pointer, ctypes.c_char_p, i64]),
-        ("stop", None, [pointer]),
-        ("turn", ctypes.c_int, [pointer, i64, i64]),
-        ("take_events", u32, [pointer, ctypes.POINTER(ctypes.POINTER(MeshEvent))]),
-        ("give", ctypes.c_int, [pointer, u32, pointer]),
-        ("linger", None, [pointer, i64]),
-        ("below_bytes", i64, [pointer]),
-    ):
-        function = getattr(library, f"sa_mesh_{name}")
-        function.restype = result
-        function.argtypes = arguments
-    return library
 
 
 class _Counters(Mapping[str, int]):
@@ -167,7 +99,7 @@ class TcpMesh:
         """Arguments as `meet` returns them. The connections are non-blocking, and the mesh's from now on."""
         self.member, self.members, self.classes = hello.member, hello.members, classes
         self._hello, self._flows = hello, flows
-        self._library = declared()
+        self._library = load()
         self._counters = _Counters(unknown_senders)
         self.counters: Mapping[str, int] = self._counters
         self._credit_bytes: int | None = None
@@ -219,10 +151,10 @@ class TcpMesh:
         check_message(self, to, head, size)
         self._require_open()
         address = np.frombuffer(data, np.uint8).ctypes.data if size else None
-        outgoing = MeshOutgoing(address, size, ticket, to, flow, priority, len(head))
+        outgoing = _MeshOutgoing(address, size, ticket, to, flow, priority, len(head))
         ctypes.memmove(outgoing.head, head, len(head))
         self._data[ticket] = data
-        self._check(self._library.sa_mesh_send(self._handle, outgoing, waits_for_credit))
+        self._check(self._library.sa_mesh_send(self._handle, ctypes.byref(outgoing), waits_for_credit))
 
     def set_credit(self, credit_bytes: int | None) -> None:
         """See `Sends.set_credit`."""
@@ -255,23 +187,23 @@ class TcpMesh:
         self._require_open()
         self._turn(0)
         events: list[Event] = []
-        while count := self._library.sa_mesh_take_events(self._handle, self._events):
+        while count := self._library.sa_mesh_take_events(self._handle, ctypes.byref(self._events)):
             for event in self._events[:count]:
                 self._take(event, place, events)
         return events
 
-    def _take(self, event: MeshEvent, place: Place | None, events: list[Event]) -> None:
-        if event.kind == MESSAGE_SENT:
+    def _take(self, event: Any, place: Place | None, events: list[Event]) -> None:
+        if event.kind == headers.SA_MESH_SENT:
             if self._runs.pop(event.ticket, None) is None:
                 del self._data[event.ticket]
             events.append(MessageSent(event.ticket))
-        elif event.kind == PEER_LOST:
+        elif event.kind == headers.SA_MESH_GONE:
             for flow in self._flows:
                 flow[event.member].close()
-            events.append(MemberLost(event.member, event.why()))
+            events.append(MemberLost(event.member, _why_gone(event)))
         else:
             head = bytes(event.head[: event.head_bytes])
-            if event.kind == RECEIVED:
+            if event.kind == headers.SA_MESH_RECEIVED:
                 data: Buffer = self._memory.pop(event.connection) if event.size_bytes else b""
                 events.append(MessageReceived(event.member, head, data))
                 return

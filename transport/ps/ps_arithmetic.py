@@ -11,24 +11,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.native import library
+from switchagg.native import headers, library
+from switchagg.native.native_codec import DTYPES
 from transport.meshes.mesh import Buffer
 
 Array = NDArray[Any]
 
-NATIVE_DTYPES = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int32), np.dtype(np.int64))
-"""In the order of `enum sa_dtype`."""
+NATIVE_DTYPES = DTYPES[:4]
 
-
-class Step(ctypes.Structure):
-    """`struct sa_ps_step`: the servers' SGD. velocity is used if momentum isn't 0."""
-
-    _fields_ = [
-        ("learning_rate", ctypes.c_double),
-        ("momentum", ctypes.c_double),
-        ("weight_decay", ctypes.c_double),
-        ("compensation", ctypes.c_double),
-    ]
+Step = headers.struct("sa_ps_step")
+"""The servers' SGD: learning_rate, momentum, weight_decay, compensation. velocity is used if momentum isn't 0."""
 
 
 class Arithmetic(Protocol):
@@ -42,7 +34,7 @@ class Arithmetic(Protocol):
     def divide(self, values: Buffer, divisor: int, dtype: np.dtype[Any]) -> None:
         """values /= divisor; of floats."""
 
-    def step(self, step: Step, weights: Array, velocity: Array | None, backup: Array | None, gradient: Array) -> None:
+    def step(self, step: Any, weights: Array, velocity: Array | None, backup: Array | None, gradient: Array) -> None:
         """A step of SGD, all arrays of one float type and length.
 
         backup given: g += λ·g·g·(w - backup), products from the left, and at the end backup = w. Then, where the
@@ -65,7 +57,7 @@ class NumpyArithmetic:
         with np.errstate(all="ignore"):
             np.divide(into, dtype.type(divisor), out=into)
 
-    def step(self, step: Step, weights: Array, velocity: Array | None, backup: Array | None, gradient: Array) -> None:
+    def step(self, step: Any, weights: Array, velocity: Array | None, backup: Array | None, gradient: Array) -> None:
         kind = weights.dtype.type
         with np.errstate(all="ignore"):
             if backup is not None:
@@ -88,14 +80,6 @@ class NativeArithmetic:
 
     def __init__(self) -> None:
         loaded = library.load()
-        pointer, u32, u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
-        for name, arguments in (
-            ("add", [u32, pointer, pointer, u64]),
-            ("divide", [u32, pointer, u64, ctypes.c_double]),
-            ("step", [u32, ctypes.POINTER(Step), pointer, pointer, pointer, pointer, u64]),
-        ):
-            function = getattr(loaded, f"sa_ps_{name}")
-            function.argtypes, function.restype = arguments, None
         self._add, self._divide, self._step = loaded.sa_ps_add, loaded.sa_ps_divide, loaded.sa_ps_step
 
     def add(self, total: Buffer, values: Buffer, dtype: np.dtype[Any]) -> None:
@@ -109,7 +93,7 @@ class NativeArithmetic:
         assert into.flags.writeable
         self._divide(NATIVE_DTYPES.index(dtype), _address(into), into.size // dtype.itemsize, divisor)
 
-    def step(self, step: Step, weights: Array, velocity: Array | None, backup: Array | None, gradient: Array) -> None:
+    def step(self, step: Any, weights: Array, velocity: Array | None, backup: Array | None, gradient: Array) -> None:
         for array in (weights, velocity, backup, gradient):
             assert array is None or (array.dtype == weights.dtype and array.size == weights.size)
         self._step(

@@ -1,60 +1,14 @@
 """DCQCN as the C core has it (switchagg/native/roce/dcqcn.h): its parameters, a state machine for tests."""
 
 import ctypes
-from functools import lru_cache
+from typing import Any
 
-from switchagg.native import library
+from switchagg.native import headers, library
 
-ALPHA_ONE = 1 << 20
-"""SA_ALPHA_ONE: alpha counts in parts of this."""
+DcqcnConfig = headers.struct("sa_dcqcn_config")
+"""Parameters; bounds and meaning are in dcqcn.h. Rates in bit/s."""
 
-CNP_INTERVAL_NS = 50_000
-"""A receiver sends at most one CNP per queue pair in so much time."""
-
-
-class DcqcnConfig(ctypes.Structure):
-    """`struct sa_dcqcn_config`; bounds and meaning are there. Rates in bit/s."""
-
-    _fields_ = [
-        ("line_bps", ctypes.c_uint64),
-        ("min_bps", ctypes.c_uint64),
-        ("additive_bps", ctypes.c_uint64),
-        ("hyper_bps", ctypes.c_uint64),
-        ("byte_counter", ctypes.c_uint64),
-        ("timer_ns", ctypes.c_int64),
-        ("alpha_timer_ns", ctypes.c_int64),
-        ("cut_interval_ns", ctypes.c_int64),
-        ("recovery_rounds", ctypes.c_uint32),
-        ("gain_shift", ctypes.c_uint32),
-    ]
-
-
-class DcqcnState(ctypes.Structure):
-    """`struct sa_dcqcn`."""
-
-    _fields_ = [
-        ("config", DcqcnConfig),
-        ("current_bps", ctypes.c_uint64),
-        ("target_bps", ctypes.c_uint64),
-        ("alpha", ctypes.c_uint32),
-        ("timer_steps", ctypes.c_uint32),
-        ("byte_steps", ctypes.c_uint32),
-        ("cut_once", ctypes.c_bool),
-        ("timer_from_ns", ctypes.c_int64),
-        ("alpha_from_ns", ctypes.c_int64),
-        ("cut_ns", ctypes.c_int64),
-        ("bytes", ctypes.c_uint64),
-        ("debt", ctypes.c_uint64),
-        ("debt_ns", ctypes.c_int64),
-        ("cnps", ctypes.c_uint64),
-        ("cuts", ctypes.c_uint64),
-    ]
-
-
-class CnpGate(ctypes.Structure):
-    """`struct sa_cnp_gate`."""
-
-    _fields_ = [("last_ns", ctypes.c_int64), ("marked", ctypes.c_uint64), ("cnps", ctypes.c_uint64)]
+_DcqcnState = headers.struct("sa_dcqcn")
 
 
 class ReactionPoint:
@@ -63,9 +17,9 @@ class ReactionPoint:
     Raises ValueError for a config outside its bounds, `library.CoreMissing` without the compiled core.
     """
 
-    def __init__(self, config: DcqcnConfig, now_ns: int = 0) -> None:
-        self._library = dcqcn_library()
-        self.state = DcqcnState()
+    def __init__(self, config: Any, now_ns: int = 0) -> None:
+        self._library = library.load()
+        self.state = _DcqcnState()
         self._place = ctypes.byref(self.state)
         if self._library.sa_dcqcn_init(self._place, ctypes.byref(config), now_ns):
             raise ValueError("DCQCN: a parameter is outside its bounds (switchagg/native/roce/dcqcn.h)")
@@ -94,28 +48,8 @@ class ReactionPoint:
         return due_ns
 
 
-def default_config(line_bps: int) -> DcqcnConfig:
-    """The paper's parameters on a link of this rate."""
+def default_config(line_bps: int) -> Any:
+    """The paper's parameters, a `DcqcnConfig`, on a link of this rate."""
     config = DcqcnConfig()
-    dcqcn_library().sa_dcqcn_defaults(ctypes.byref(config), line_bps)
+    library.load().sa_dcqcn_defaults(ctypes.byref(config), line_bps)
     return config
-
-
-@lru_cache(maxsize=1)
-def dcqcn_library() -> ctypes.CDLL:
-    """The library with the functions of dcqcn.h declared. Raises `library.CoreMissing`."""
-    loaded = library.load()
-    place, u64, i64 = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64
-    for function, result, arguments in (
-        (loaded.sa_dcqcn_defaults, None, (place, u64)),
-        (loaded.sa_dcqcn_init, ctypes.c_int, (place, place, i64)),
-        (loaded.sa_dcqcn_cnp, None, (place, i64)),
-        (loaded.sa_dcqcn_rate_bps, u64, (place, i64)),
-        (loaded.sa_dcqcn_allowance, u64, (place, u64, i64)),
-        (loaded.sa_dcqcn_sent, None, (place, u64, i64)),
-        (loaded.sa_dcqcn_next_ns, i64, (place, u64, i64)),
-        (loaded.sa_cnp_due, ctypes.c_bool, (place, i64, i64)),
-    ):
-        function.restype = result
-        function.argtypes = arguments
-    return loaded

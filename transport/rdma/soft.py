@@ -11,16 +11,15 @@ import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from switchagg.errors import JobError
-from switchagg.native import library
+from switchagg.native import headers, library
 from transport.links.framing import ROCE_MTUS
 from transport.links.link import Address, LinkClosed
-from transport.links.native_udp import NativeAddress, native_address
+from transport.links.native_udp import native_address
 from transport.links.udp_link import UdpLink
 from transport.rdma.rdma_sockets import default_segments, prepare
 from transport.rdma.verbs import (
@@ -42,143 +41,24 @@ PORT = 4791
 
 QUEUE_PAIRS_MAX = 1024
 
-COUNTERS = (
-    "sent_bundles",
-    "sent_packets",
-    "sent_bytes",
-    "send_errors",
-    "send_would_block",
-    "gso_fallbacks",
-    "received_bundles",
-    "received_packets",
-    "receive_overflow",
-    "drop_malformed",
-    "drop_queue_pair",
-    "drop_unknown_sender",
-    "drop_partition",
-    "drop_icrc",
-)
-"""In the order of `enum sa_rdma_counter`."""
-
-QP_COUNTERS = (
-    "sent_packets",
-    "sent_bytes",
-    "resent_packets",
-    "received_packets",
-    "received_bytes",
-    "duplicates",
-    "out_of_order",
-    "dropped_messages",
-    "refused",
-    "no_receive",
-    "acks_sent",
-    "naks_sent",
-    "acks_received",
-    "naks_received",
-    "timeouts",
-    "cnps_sent",
-    "cnps_received",
-    "marked",
-    "rate_cuts",
-)
-"""In the order of `enum sa_qp_counter`."""
+COUNTERS = headers.names("sa_rdma_counter", "SA_RDMA_")
+QP_COUNTERS = headers.names("sa_qp_counter", "SA_QP_")
+_Options = headers.struct("sa_rdma_options")
+_Completion = headers.struct("sa_completion")
+_Send = headers.struct("sa_send_request")
+_Receive = headers.struct("sa_receive_request")
+_QueuePairOptions = headers.struct("sa_rdma_queue_pair")
+_Attributes = headers.struct("sa_qp_attributes")
 
 TRANSPORTS = {QPType.RC: 0x00, QPType.UC: 0x20}
 _NEVER_NS = (1 << 63) - 1
 
 
-class NativeOptions(ctypes.Structure):
-    """`struct sa_rdma_options`."""
-
-    _fields_ = [
-        ("descriptor", ctypes.c_int32),
-        ("wake", ctypes.c_int32),
-        ("gso", ctypes.c_uint32),
-        ("gro", ctypes.c_uint32),
-        ("segments_max", ctypes.c_uint32),
-        ("queue_pairs", ctypes.c_uint32),
-        ("local", NativeAddress),
-    ]
-
-
-class NativeCompletion(ctypes.Structure):
-    """`struct sa_completion`."""
-
-    _fields_ = [
-        ("id", ctypes.c_uint64),
-        ("status", ctypes.c_uint32),
-        ("opcode", ctypes.c_uint32),
-        ("queue_pair", ctypes.c_uint32),
-        ("bytes", ctypes.c_uint32),
-        ("immediate", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-    ]
-
-
-class NativeSend(ctypes.Structure):
-    """`struct sa_send_request`."""
-
-    _fields_ = [
-        ("id", ctypes.c_uint64),
-        ("address", ctypes.c_uint64),
-        ("remote_address", ctypes.c_uint64),
-        ("length", ctypes.c_uint32),
-        ("lkey", ctypes.c_uint32),
-        ("rkey", ctypes.c_uint32),
-        ("immediate", ctypes.c_uint32),
-        ("opcode", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-    ]
-
-
-class NativeReceive(ctypes.Structure):
-    """`struct sa_receive_request`."""
-
-    _fields_ = [
-        ("id", ctypes.c_uint64),
-        ("address", ctypes.c_uint64),
-        ("length", ctypes.c_uint32),
-        ("lkey", ctypes.c_uint32),
-    ]
-
-
-class NativeQueuePair(ctypes.Structure):
-    """`struct sa_rdma_queue_pair`."""
-
-    _fields_ = [
-        ("transport", ctypes.c_uint32),
-        ("domain", ctypes.c_uint32),
-        ("send_cq", ctypes.c_uint32),
-        ("receive_cq", ctypes.c_uint32),
-        ("send_depth", ctypes.c_uint32),
-        ("receive_depth", ctypes.c_uint32),
-        ("signal_all", ctypes.c_uint32),
-    ]
-
-
-class NativeAttributes(ctypes.Structure):
-    """`struct sa_qp_attributes`."""
-
-    _fields_ = [
-        ("access", ctypes.c_uint32),
-        ("path_mtu", ctypes.c_uint32),
-        ("peer", ctypes.c_uint32),
-        ("receive_psn", ctypes.c_uint32),
-        ("send_psn", ctypes.c_uint32),
-        ("min_rnr_timer", ctypes.c_uint32),
-        ("timeout", ctypes.c_uint32),
-        ("retry_count", ctypes.c_uint32),
-        ("rnr_retry", ctypes.c_uint32),
-        ("window_packets", ctypes.c_uint32),
-        ("line_bps", ctypes.c_uint64),
-    ]
-
-
 class _Handle:
     """The C side; freed when the last object and the last call that uses it have ended."""
 
-    def __init__(self, options: NativeOptions) -> None:
-        self.library = rdma_library()
+    def __init__(self, options: Any) -> None:
+        self.library = library.load()
         self.pointer = self.library.sa_rdma_new(ctypes.byref(options))
         if not self.pointer:
             raise MemoryError("no memory for the RDMA endpoint, or its socket can't be used")
@@ -235,7 +115,7 @@ class SoftCompletionQueue(_Owned):
 
     def poll(self, most: int = 16, timeout_s: float = 0.0) -> list[WorkCompletion]:
         handle = self._context.handle
-        room = (NativeCompletion * most)()
+        room = (_Completion * most)()
         until_ns = time.monotonic_ns() + round(timeout_s * 1e9) if timeout_s > 0 else 0
         count = handle.library.sa_rdma_poll(handle.pointer, self._number, room, most, until_ns)
         if count == -errno.ESHUTDOWN:
@@ -296,7 +176,7 @@ class SoftQueuePair(_Owned):
         if state == QPState.RTR and peer is None:
             raise JobError("RTR needs the peer's end of the queue pair")
         end = peer or self.end
-        native = NativeAttributes(
+        native = _Attributes(
             attributes.access,
             attributes.path_mtu,
             end.number,
@@ -315,16 +195,16 @@ class SoftQueuePair(_Owned):
         self._context.call("sa_rdma_modify_qp", self.number, state, *arguments, what=what)
 
     def post_send(self, requests: Sequence[SendRequest]) -> int:
-        native = (NativeSend * len(requests))(
+        native = (_Send * len(requests))(
             *(
-                NativeSend(r.id, r.address, r.remote_address, r.length, r.lkey, r.rkey, r.immediate, r.opcode, r.flags)
+                _Send(r.id, r.address, r.remote_address, r.length, r.lkey, r.rkey, r.immediate, r.opcode, r.flags)
                 for r in requests
             )
         )
         return self._context.post("sa_rdma_post_send", self.number, native, len(requests))
 
     def post_recv(self, requests: Sequence[ReceiveRequest]) -> int:
-        native = (NativeReceive * len(requests))(*(NativeReceive(*request) for request in requests))
+        native = (_Receive * len(requests))(*(_Receive(*request) for request in requests))
         return self._context.post("sa_rdma_post_receive", self.number, native, len(requests))
 
     def _free(self) -> None:
@@ -341,7 +221,7 @@ class SoftContext:
         self._psn = psn
         self._pid = os.getpid()
         try:
-            rdma_library()
+            library.load()
         except library.CoreMissing as missing:
             raise JobError(f"no RDMA in user space: {missing}") from None
         self._link = UdpLink(
@@ -359,7 +239,7 @@ class SoftContext:
             address = native_address(self.address)
             link = self._link
             self.handle = _Handle(
-                NativeOptions(
+                _Options(
                     link.fileno(), link.wake_descriptor, link.gso, link.gro, link.segments_max, QUEUE_PAIRS_MAX, address
                 )
             )
@@ -445,7 +325,7 @@ class SoftContext:
         receive_depth: int = 128,
         signal_all: bool = False,
     ) -> SoftQueuePair:
-        wanted = NativeQueuePair(
+        wanted = _QueuePairOptions(
             TRANSPORTS[kind],
             domain._number,
             send_cq._number,
@@ -544,37 +424,3 @@ def mtu_for(interface_mtu: int, *, ipv6: bool = False) -> int:
     if not fitting:
         raise JobError(f"an interface MTU of {interface_mtu} has no room for RoCE packets")
     return fitting[-1]
-
-
-@lru_cache(maxsize=1)
-def rdma_library() -> ctypes.CDLL:
-    """The library with the functions of rdma.h declared. Raises `library.CoreMissing`."""
-    loaded = library.load()
-    pointer, u32, u64, i64, i32 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int
-    at = ctypes.POINTER
-    declared: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
-        ("new", pointer, (at(NativeOptions),)),
-        ("free", None, (pointer,)),
-        ("stop", None, (pointer,)),
-        ("progress", i32, (pointer, i64, ctypes.c_bool)),
-        ("wake", None, (pointer,)),
-        ("alloc_domain", i64, (pointer,)),
-        ("free_domain", i32, (pointer, u32)),
-        ("register", i64, (pointer, u32, u64, u64, u32)),
-        ("deregister", i32, (pointer, u32)),
-        ("create_cq", i64, (pointer, u32)),
-        ("destroy_cq", i32, (pointer, u32)),
-        ("poll", i32, (pointer, u32, at(NativeCompletion), u32, i64)),
-        ("interrupt", i32, (pointer, u32)),
-        ("create_qp", i64, (pointer, at(NativeQueuePair))),
-        ("destroy_qp", i32, (pointer, u32)),
-        ("modify_qp", i32, (pointer, u32, u32, at(NativeAttributes), at(NativeAddress), u32)),
-        ("query_qp", i32, (pointer, u32, at(u64), at(u64))),
-        ("post_send", i32, (pointer, u32, at(NativeSend), u32)),
-        ("post_receive", i32, (pointer, u32, at(NativeReceive), u32)),
-        ("counters", None, (pointer, at(u64), at(ctypes.c_int32))),
-    )
-    for name, result, arguments in declared:
-        function = getattr(loaded, f"sa_rdma_{name}")
-        function.restype, function.argtypes = result, arguments
-    return loaded

@@ -11,38 +11,22 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from typing import Any
 
 from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
-from switchagg.native import library
+from switchagg.native import headers, library
 from switchagg.native.multicast import Multicast
 from switchagg.wire import frame_bytes
 from transport.contracts.switch_host import Uplink
 from transport.links.link import Address
-from transport.links.native_udp import NativeAddress, NativeUdp, native_address
+from transport.links.native_udp import NativeUdp, native_address
 from transport.links.udp_link import UdpLink
 from transport.switch.impairments import FULL_FRAME_BYTES, RATE_MAX_BPS, Impairments, LinkImpairments
 from transport.switch.switch_loop import IDLE_S, QUEUE_BYTES_MAX, CommandLoop, SwitchPort
 
-SWITCH_COUNTERS = (
-    "drop_unknown_sender",
-    "drop_queue_full",
-    "drop_pool",
-    "ecn_marked",
-    "up_drop_queue_full",
-    "up_ecn_marked",
-    "up_lost",
-    "up_corrupted",
-    "up_duplicated",
-    "up_held_back",
-    "down_lost",
-    "down_corrupted",
-    "down_duplicated",
-    "down_held_back",
-)
-"""In the order of `enum sa_switch_counter`."""
+SWITCH_COUNTERS = headers.names("sa_switch_counter", "SA_SWITCH_")
 
 ALWAYS_SHOWN = 4
 """How many of the counters, from the first, mean something without impairments, too."""
@@ -62,51 +46,9 @@ FRAMING_BYTES = {socket.AF_INET: 14 + 20 + 8, socket.AF_INET6: 14 + 40 + 8}
 """Ethernet, IP and UDP headers: what Linux's shapers count beyond the datagram."""
 
 CERTAIN = 1 << 63
-NEVER_MARK = (1 << 64) - 1
-
-
-class QueueConfig(ctypes.Structure):
-    """`struct sa_queue_config`."""
-
-    _fields_ = [
-        ("rate_bps", ctypes.c_uint64),
-        ("limit_bytes", ctypes.c_uint64),
-        ("ecn_threshold_bytes", ctypes.c_uint64),
-        ("framing_bytes", ctypes.c_uint32),
-        ("unused", ctypes.c_uint32),
-    ]
-
-
-class ImpairmentConfig(ctypes.Structure):
-    """`struct sa_impairment`."""
-
-    _fields_ = [
-        ("loss", ctypes.c_uint64),
-        ("corrupt", ctypes.c_uint64),
-        ("duplicate", ctypes.c_uint64),
-        ("reorder", ctypes.c_uint64),
-        ("delay_ns", ctypes.c_int64),
-        ("jitter_ns", ctypes.c_int64),
-        ("span_ns", ctypes.c_int64),
-    ]
-
-
-class SwitchConfig(ctypes.Structure):
-    """`struct sa_switch_config`."""
-
-    _fields_ = [
-        ("udp", ctypes.c_void_p),
-        ("plane", ctypes.c_void_p),
-        ("seed", ctypes.c_uint64),
-        ("queues", QueueConfig * 2),
-        ("impairments", ImpairmentConfig * 2),
-        ("outbox_bytes", ctypes.c_uint64),
-        ("grain_ns", ctypes.c_int64),
-        ("wake", ctypes.c_int32),
-        ("segments_max", ctypes.c_uint32),
-        ("pool_packets", ctypes.c_uint32),
-        ("datagram_bytes", ctypes.c_uint32),
-    ]
+QueueConfig = headers.struct("sa_queue_config")
+_ImpairmentConfig = headers.struct("sa_impairment")
+_SwitchConfig = headers.struct("sa_switch_config")
 
 
 class NativeSwitchLoop(CommandLoop[SwitchPort]):
@@ -139,7 +81,7 @@ class NativeSwitchLoop(CommandLoop[SwitchPort]):
         super().__init__(link, dataplane, on_failure)
         self._impaired = impairments is not None
         self._multicast, self._log = multicast, log
-        self._library = switch_library()
+        self._library = library.load()
         self._pid = os.getpid()
         size = frame_bytes(dataplane.elements)
         self._udp = NativeUdp(link, size)
@@ -208,13 +150,13 @@ class NativeSwitchLoop(CommandLoop[SwitchPort]):
             self.stop()
 
 
-def _config(impairments: Impairments, ipv6: bool) -> SwitchConfig:
+def _config(impairments: Impairments, ipv6: bool) -> Any:
     framing = FRAMING_BYTES[socket.AF_INET6 if ipv6 else socket.AF_INET]
     directions = (impairments.up, impairments.down)
-    return SwitchConfig(
+    return _SwitchConfig(
         seed=impairments.seed,
         queues=(QueueConfig * 2)(*(queue_config(link, framing) for link in directions)),
-        impairments=(ImpairmentConfig * 2)(*map(impairment_config, directions)),
+        impairments=(_ImpairmentConfig * 2)(*map(impairment_config, directions)),
         outbox_bytes=QUEUE_BYTES_MAX,
         grain_ns=grain_ns(impairments),
     )
@@ -226,32 +168,13 @@ def grain_ns(impairments: Impairments) -> int:
     return max(GRAIN_MIN_NS, min(GRAIN_MAX_NS, GRAIN_FRAMES * FULL_FRAME_BYTES * 8_000_000_000 // rate_bps))
 
 
-def queue_config(link: LinkImpairments, framing_bytes: int) -> QueueConfig:
+def queue_config(link: LinkImpairments, framing_bytes: int) -> Any:
     """The queue of a direction as C sees it."""
-    mark = NEVER_MARK if link.ecn_threshold_bytes is None else link.ecn_threshold_bytes
+    mark = headers.SA_NEVER_MARK if link.ecn_threshold_bytes is None else link.ecn_threshold_bytes
     return QueueConfig(link.rate_bps, link.queue_bytes, mark, framing_bytes)
 
 
-def impairment_config(link: LinkImpairments) -> ImpairmentConfig:
+def impairment_config(link: LinkImpairments) -> Any:
     """The faults of a direction as C sees them: probabilities are numbers of 2**63, exactly the float's value."""
     shares = (round(share * CERTAIN) for share in (link.loss, link.corrupt, link.duplicate, link.reorder))
-    return ImpairmentConfig(*shares, link.delay_ns, link.jitter_ns, link.held_back_ns)
-
-
-@lru_cache(maxsize=1)
-def switch_library() -> ctypes.CDLL:
-    """The library with the functions of switch.h declared. Raises `library.CoreMissing`."""
-    loaded = library.load()
-    u32, pointer = ctypes.c_uint32, ctypes.c_void_p
-    for function, result, arguments in (
-        (loaded.sa_switch_new, pointer, (ctypes.POINTER(SwitchConfig),)),
-        (loaded.sa_switch_free, None, (pointer,)),
-        (loaded.sa_switch_set_port, ctypes.c_int, (pointer, u32, ctypes.POINTER(NativeAddress))),
-        (loaded.sa_switch_clear_port, None, (pointer, u32)),
-        (loaded.sa_switch_multicast, None, (pointer, u32, ctypes.c_bool)),
-        (loaded.sa_switch_run, ctypes.c_int, (pointer, ctypes.c_int64)),
-        (loaded.sa_switch_counters, ctypes.POINTER(ctypes.c_uint64), (pointer,)),
-    ):
-        function.restype = result
-        function.argtypes = arguments
-    return loaded
+    return _ImpairmentConfig(*shares, link.delay_ns, link.jitter_ns, link.held_back_ns)

@@ -8,18 +8,17 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 from switchagg.dataplane.native import NativePlane
 from switchagg.dataplane.self_test import Choice
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.join import QueuePairEnd
-from switchagg.native import library
+from switchagg.native import headers, library
 from transport.contracts.switch_host import Uplink
 from transport.links.framing import ROCE_PORT
 from transport.links.link import Address
-from transport.links.native_udp import NativeAddress, NativeUdp, native_address
+from transport.links.native_udp import NativeUdp, native_address
 from transport.links.udp_link import UdpLink
 from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, mtu_for, switch_ends
 from transport.rdma.rdma_sockets import prepare
@@ -30,42 +29,8 @@ from transport.switch.switch_loop import IDLE_S, CommandLoop, SwitchPort
 DATAGRAM_BYTES_MAX = 32 + 4096 + 4
 """Headers, MTU, ICRC."""
 
-UC_COUNTERS = (
-    "drop_roce_short",
-    "drop_roce_version",
-    "drop_roce_opcode",
-    "drop_roce_length",
-    "drop_roce_pad",
-    "drop_queue_pair",
-    "drop_unknown_sender",
-    "drop_icrc",
-    "cnp_received",
-    "drop_operation",
-    "drop_partition",
-    "drop_key",
-    "drop_address",
-    "drop_route",
-    "psn_gaps",
-    "ecn_marked",
-    "cnp_sent",
-    "messages_sent",
-    "packets_sent",
-    "drop_queue_full",
-)
-"""In the order of `enum sa_uc_counter`."""
-
-
-class UcPeer(ctypes.Structure):
-    """`struct sa_uc_peer`."""
-
-    _fields_ = [
-        ("address", NativeAddress),
-        ("base", ctypes.c_uint64),
-        ("queue_pair", ctypes.c_uint32),
-        ("rkey", ctypes.c_uint32),
-        ("psn", ctypes.c_uint32),
-        ("any_identification", ctypes.c_uint32),
-    ]
+UC_COUNTERS = headers.names("sa_uc_counter", "SA_UC_")
+UcPeer = headers.struct("sa_uc_peer")
 
 
 class RdmaSwitchLoop(CommandLoop[SwitchPort]):
@@ -94,7 +59,7 @@ class RdmaSwitchLoop(CommandLoop[SwitchPort]):
         self._native = dataplane
         self._pid = os.getpid()
         try:
-            self._library = uc_switch_library()
+            self._library = library.load()
         except library.CoreMissing as missing:
             raise JobError(f"no RDMA switch: {missing}") from None
         self._wake = link.wake_descriptor
@@ -141,7 +106,7 @@ class RdmaSwitchLoop(CommandLoop[SwitchPort]):
             )
         )
         self._native.admit(job, [end.queue_pair for end in switch_ends(job)])
-        if self._library.sa_uc_plane_admit(self._rdma, library.job_struct(job), peers):
+        if self._library.sa_uc_plane_admit(self._rdma, ctypes.byref(library.job_struct(job)), peers):
             self._native.evict(job.job_id)
             raise JobError(f"job {job.job_id}: no memory for its queue pairs")
 
@@ -193,26 +158,3 @@ def open_switch(options: DaemonOptions, log: Log, on_failure: OnFailure) -> Swit
         link.close()
         raise
     return SwitchEndpoint(host, link.address, Choice(NativePlane.name, {}), link.slowness, host)
-
-
-@lru_cache(maxsize=1)
-def uc_switch_library() -> ctypes.CDLL:
-    """The library with the functions of uc_plane.h and uc_switch.h declared. Raises `library.CoreMissing`."""
-    loaded = library.load()
-    u32, i64, pointer = ctypes.c_uint32, ctypes.c_int64, ctypes.c_void_p
-    address = ctypes.POINTER(NativeAddress)
-    for function, result, arguments in (
-        (loaded.sa_uc_plane_new, pointer, (pointer, address, u32)),
-        (loaded.sa_uc_plane_free, None, (pointer,)),
-        (loaded.sa_uc_plane_admit, ctypes.c_int, (pointer, ctypes.POINTER(library.NativeJob), ctypes.POINTER(UcPeer))),
-        (loaded.sa_uc_plane_evict, None, (pointer, u32)),
-        (loaded.sa_uc_plane_take, ctypes.c_bool, (pointer, ctypes.c_char_p, u32, address, u32, u32, i64)),
-        (loaded.sa_uc_plane_lay_out, u32, (pointer, u32, pointer)),
-        (loaded.sa_uc_plane_counters, ctypes.POINTER(ctypes.c_uint64), (pointer,)),
-        (loaded.sa_uc_switch_new, pointer, (pointer, pointer, ctypes.c_int, u32)),
-        (loaded.sa_uc_switch_free, None, (pointer,)),
-        (loaded.sa_uc_switch_run, ctypes.c_int, (pointer, i64)),
-    ):
-        function.restype = result
-        function.argtypes = arguments
-    return loaded

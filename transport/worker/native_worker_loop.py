@@ -11,27 +11,20 @@ import os
 import time
 import weakref
 from collections import deque
-from functools import lru_cache
-from typing import Any
 
 from switchagg.errors import JobError
 from switchagg.native import library
-from switchagg.native.native_endpoint import CALL_COMPLETED, NativeEndpoint, NativeEvent, NativeSubmission, Submitted
+from switchagg.native.headers import SA_CALL_COMPLETED, SA_FINISHED, SA_SMALL_VALUES
+from switchagg.native.native_endpoint import NativeEndpoint, NativeEvent, Submitted, failure, submission
 from switchagg.priority import marks
 from switchagg.wire import frame_bytes
 from transport.links.framing import DATAGRAM_BYTES_MAX
-from transport.links.native_udp import NativeAddress, NativeUdp, native_address
+from transport.links.native_udp import NativeUdp, native_address
 from transport.links.udp_link import UdpLink
 from transport.worker.call_future import CallFuture
 from transport.worker.worker_loop import CallLoop, allow_marks
 
 EVENTS_PER_RUN = 64
-
-LOOK_AGAIN, FINISHED, BUSY = range(3)
-"""Return values of sa_worker_wait."""
-
-SMALL_VALUES = 8192
-"""Limit of a call that its waiter carries and its submitter sends (worker.c); the thread carries longer calls."""
 
 LOOK_NS = 50_000_000
 """How long a thread that waits stays in C at most: handlers of signals run between."""
@@ -50,7 +43,7 @@ class NativeWorkerLoop(CallLoop[Submitted]):
         if not isinstance(self._link, UdpLink):
             raise JobError(f"the native worker loop needs a UDP link, not {type(self._link).__name__}")
         try:
-            self._library, self._holding_gil = worker_library()
+            self._library, self._holding_gil = library.load(), library.load_holding_gil()
         except library.CoreMissing as missing:
             raise JobError(f"no native worker loop: {missing}") from None
         self._pid = os.getpid()
@@ -101,7 +94,7 @@ class NativeWorkerLoop(CallLoop[Submitted]):
 
     def _enqueue(self, stream: int, call: Submitted, key: int) -> None:
         # The GIL is kept: this takes a few microseconds, less than giving it away and waiting to get it back.
-        if self._holding_gil.sa_worker_submit(self._worker, NativeSubmission.of(call, key, stream)):
+        if self._holding_gil.sa_worker_submit(self._worker, submission(call, key, stream)):
             raise MemoryError("no memory for one more call")
 
     def run_for(self, future: CallFuture, timeout_s: float | None) -> float | None:
@@ -109,7 +102,7 @@ class NativeWorkerLoop(CallLoop[Submitted]):
         pending = self._pending.get(key)
         if worker is None or pending is None or os.getpid() != self._pid:
             return timeout_s
-        if pending[0].array.size > SMALL_VALUES:
+        if pending[0].array.size > SA_SMALL_VALUES:
             return timeout_s
         end_ns = None if timeout_s is None else time.monotonic_ns() + round(timeout_s * 1e9)
         limit_ns = LOOK_NS
@@ -120,8 +113,8 @@ class NativeWorkerLoop(CallLoop[Submitted]):
                     limit_ns = min(LOOK_NS, end_ns - time.monotonic_ns())
                     if limit_ns <= 0:
                         break
-                state = self._library.sa_worker_wait(worker, key, limit_ns, finished)
-                if state == FINISHED:
+                state = self._library.sa_worker_wait(worker, key, limit_ns, ctypes.byref(finished))
+                if state == SA_FINISHED:
                     self._completed(key)
                     return timeout_s
                 if state < 0:
@@ -147,10 +140,10 @@ class NativeWorkerLoop(CallLoop[Submitted]):
         if events < 0:
             raise OSError(-events, os.strerror(-events))
         for event in self._events[:events]:
-            if event.kind == CALL_COMPLETED:
+            if event.kind == SA_CALL_COMPLETED:
                 self._completed(event.call)
             else:
-                self._stream_failed(event.failure(self._rank))
+                self._stream_failed(failure(event, self._rank))
 
     def _forget(self) -> None:
         with self._lock:
@@ -167,28 +160,3 @@ class NativeWorkerLoop(CallLoop[Submitted]):
         """The thread must not write into arrays while the interpreter frees them."""
         if os.getpid() == self._pid:
             self.close()
-
-
-@lru_cache(maxsize=1)
-def worker_library() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
-    """The library with the functions of worker.h declared, and once more with those that keep the GIL.
-
-    Raises `library.CoreMissing`.
-    """
-    loaded = library.load()
-    holding = ctypes.PyDLL(None, handle=loaded._handle)
-    pointer, u32, u64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
-    declared: tuple[tuple[Any, Any, tuple[Any, ...]], ...] = (
-        (loaded.sa_worker_new, pointer, (pointer, pointer, ctypes.c_int, ctypes.POINTER(NativeAddress), u32)),
-        (loaded.sa_worker_free, None, (pointer,)),
-        (loaded.sa_worker_mark, None, (pointer, ctypes.POINTER(ctypes.c_int32), u32)),
-        (loaded.sa_worker_counters, ctypes.POINTER(u64), (pointer,)),
-        (loaded.sa_worker_close, None, (pointer,)),
-        (loaded.sa_worker_wait, ctypes.c_int, (pointer, u64, ctypes.c_int64, ctypes.POINTER(ctypes.c_int))),
-        (loaded.sa_worker_run, ctypes.c_int, (pointer, ctypes.c_int64, ctypes.POINTER(NativeEvent), u32)),
-        (holding.sa_worker_submit, ctypes.c_int, (pointer, ctypes.c_char_p)),
-        (holding.sa_worker_call, None, (pointer,)),
-    )
-    for function, result, arguments in declared:
-        function.restype, function.argtypes = result, arguments
-    return loaded, holding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +22,8 @@ from switchagg.codecs.array_codec import Reduction, Tensor
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import parse_codec
 from switchagg.lockstep import sum_together
-from switchagg.native.native_codec import begin, declared, missing
+from switchagg.native.library import load
+from switchagg.native.native_codec import begin, missing
 
 VALUES, SHAPE = 1 << 20, (1024, 1024)
 TURNS = 5
@@ -62,7 +64,7 @@ def _steps(codec: Codec | ArrayCodec, values: Array, workers: int) -> list[Calla
     """Codes, encoding and decoding by the compiled core; []: it doesn't have this codec."""
     if not isinstance(codec, Codec) or missing(codec):
         return []
-    library, width = declared(), row_of(values.dtype, ELEMENTS, codec)[1]
+    library, width = load(), row_of(values.dtype, ELEMENTS, codec)[1]
     rows = -(-values.size // width)
     values = np.resize(values, (rows, width))  # rows must be full
     coding = begin(codec, values.dtype, ELEMENTS, workers)
@@ -70,15 +72,15 @@ def _steps(codec: Codec | ArrayCodec, values: Array, workers: int) -> list[Calla
     back = np.empty_like(values)
 
     def prepare() -> None:
-        library.sa_codec_prepare(coding, values.ctypes.data, values.size, codes.ctypes.data)
+        library.sa_codec_prepare(ctypes.byref(coding), values.ctypes.data, values.size, codes.ctypes.data)
 
     def encode() -> None:
         addresses = (agreed.ctypes.data, payload.ctypes.data)
-        library.sa_codec_encode(coding, values.ctypes.data, values.size, *addresses, 4 * ELEMENTS)
+        library.sa_codec_encode(ctypes.byref(coding), values.ctypes.data, values.size, *addresses, 4 * ELEMENTS)
 
     def decode() -> None:
         addresses = (agreed.ctypes.data, payload.ctypes.data)
-        library.sa_codec_decode(coding, back.ctypes.data, values.size, *addresses, 4 * ELEMENTS)
+        library.sa_codec_decode(ctypes.byref(coding), back.ctypes.data, values.size, *addresses, 4 * ELEMENTS)
 
     prepare()
     agreed = codes.astype(np.int16)

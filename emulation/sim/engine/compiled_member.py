@@ -11,8 +11,9 @@ from emulation.sim.engine.compiled_group import CALL_BYTES, CANCELED, CallFacts,
 from emulation.sim.engine.compiled_links import CompiledLink
 from emulation.sim.network.simulated_link import SimulatedLink
 from switchagg.errors import AggregationFailed
+from switchagg.native.headers import SA_COMBINE_ELSEWHERE
 from switchagg.native.native_codec import DTYPES
-from switchagg.native.programs import COMBINE_ELSEWHERE, ELSEWHERE, CompiledProgram
+from switchagg.native.programs import COMBINE_ELSEWHERE, CompiledProgram
 from transport.collectives.collective import Task
 from transport.collectives.collective_party import EARLY_BYTES_MAX, CollectiveCall, CollectiveFinished, CollectiveParty
 from transport.collectives.collective_table import COLLECTIVES, plan
@@ -94,7 +95,7 @@ class CompiledMember(CollectiveParty):
             if combines_in_c(array, call.op):
                 facts.dtype = DTYPES.index(array.dtype)
             else:
-                facts.combine, facts.dtype, facts.combine_elsewhere = ELSEWHERE, call.number, self._combine
+                facts.combine, facts.dtype, facts.combine_elsewhere = SA_COMBINE_ELSEWHERE, call.number, self._combine
         self._in_use[call.number] = facts, program, scratch, call
 
     def _combine_elsewhere(self, number: int, into: int, from_address: int, count: int) -> None:

@@ -1,13 +1,15 @@
 """A RoCE queue pair in virtual time: sends at the rate that DCQCN allows, and goes back to what was lost."""
 
 from collections.abc import Callable
+from typing import Any
 
 from emulation.scenario.scenario_tables import RDMA_CONTROLS
 from emulation.sim.network.aggregation_host import Alarm
 from emulation.sim.network.simulated_link import CE, ECT, SimulatedLink
 from emulation.sim.traffic.host_queue import HostQueue
 from emulation.sim.traffic.segments import TCP_BYTES, TransportSegment
-from transport.rdma.dcqcn import CNP_INTERVAL_NS, DcqcnConfig, ReactionPoint, default_config
+from switchagg.native.headers import SA_CNP_INTERVAL_NS
+from transport.rdma.dcqcn import ReactionPoint, default_config
 
 ACKNOWLEDGEMENT, CNP = -1, -3  # numbers of what isn't data; CNP: a congestion notification
 ACK_BYTES, CNP_BYTES = 4, 16  # after the base transport header
@@ -45,7 +47,7 @@ class SimulatedQueuePair:
         links: tuple[SimulatedLink, SimulatedLink],
         nodes: tuple[int, int],
         ways: tuple[int, int],
-        config: DcqcnConfig | None = None,
+        config: Any | None = None,
         control: str = RDMA_CONTROLS[0],
         payload_bytes: int = PAYLOAD_BYTES,
     ) -> None:
@@ -127,7 +129,7 @@ class SimulatedQueuePair:
         self.arrived_bytes += frame.wire_bytes
         if marked:
             self.counters["marks"] += 1
-            if self._cnp_ns is None or now_ns - self._cnp_ns >= CNP_INTERVAL_NS:
+            if self._cnp_ns is None or now_ns - self._cnp_ns >= SA_CNP_INTERVAL_NS:
                 self._cnp_ns = now_ns
                 self._back(DcqcnPacket(self.flow, CNP, CNP_BYTES))
         if frame.number == self.received:

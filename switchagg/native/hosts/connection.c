@@ -111,9 +111,9 @@ void sa_connection_send(struct sa_connection *connection) {
 static void received(struct sa_connection *connection) {
     struct sa_mesh *mesh = connection->mesh;
     connection->state = SA_AT_START;
-    uint32_t head_bytes = connection->start_bytes - SA_HEADER_BYTES;
+    uint32_t head_bytes = connection->start_bytes - SA_MESSAGE_HEADER_BYTES;
     connection->start_bytes = 0;
-    struct sa_running *running = connection->running;
+    struct sa_mesh_execution *running = connection->running;
     struct sa_spare *spare = connection->spare;
     connection->running = NULL;
     connection->spare = NULL;
@@ -135,14 +135,14 @@ static void received(struct sa_connection *connection) {
     event->connection = connection->number;
     event->size_bytes = connection->size_bytes;
     event->head_bytes = head_bytes;
-    memcpy(event->head, connection->start + SA_HEADER_BYTES, head_bytes);
+    memcpy(event->head, connection->start + SA_MESSAGE_HEADER_BYTES, head_bytes);
 }
 
 /* The head is there: where the data goes. */
 static void begin(struct sa_connection *connection) {
     struct sa_mesh *mesh = connection->mesh;
-    uint32_t head_bytes = connection->start_bytes - SA_HEADER_BYTES;
-    const uint8_t *head = connection->start + SA_HEADER_BYTES;
+    uint32_t head_bytes = connection->start_bytes - SA_MESSAGE_HEADER_BYTES;
+    const uint8_t *head = connection->start + SA_MESSAGE_HEADER_BYTES;
     connection->filled = 0;
     connection->state = SA_AT_DATA;
     connection->running = NULL;
@@ -150,7 +150,7 @@ static void begin(struct sa_connection *connection) {
     if (!mesh->is_closing)
         connection->running = sa_mesh_find(mesh, connection->member, head, head_bytes, connection->size_bytes,
                                            &connection->node);
-    struct sa_running *running = connection->running;
+    struct sa_mesh_execution *running = connection->running;
     if (running) running->execution->flags[connection->node] |= SA_CLAIMED;
     if (!connection->size_bytes) {
         received(connection);
@@ -180,13 +180,13 @@ static uint32_t less(uint64_t a, uint64_t b) { return (uint32_t)(a < b ? a : b);
 /* Add to header and head; false if they begin no message. */
 static bool put_together(struct sa_connection *connection) {
     for (int part = 0; part < 2; part++) { /* the header has the length of the head */
-        uint32_t want = SA_HEADER_BYTES;
-        if (connection->start_bytes >= SA_HEADER_BYTES) want += connection->start[1];
+        uint32_t want = SA_MESSAGE_HEADER_BYTES;
+        if (connection->start_bytes >= SA_MESSAGE_HEADER_BYTES) want += connection->start[1];
         uint32_t step = less(want - connection->start_bytes, connection->end - connection->at);
         memcpy(connection->start + connection->start_bytes, connection->beside + connection->at, step);
         connection->start_bytes += step;
         connection->at += step;
-        if (connection->start_bytes < SA_HEADER_BYTES) return true;
+        if (connection->start_bytes < SA_MESSAGE_HEADER_BYTES) return true;
         const uint8_t *header = connection->start;
         connection->size_bytes = (uint64_t)header[4] << 24 | (uint64_t)header[5] << 16 | (uint64_t)header[6] << 8 | header[7];
         if (header[0] == MESSAGE && header[1] <= SA_HEAD_BYTES_MAX &&
@@ -199,7 +199,7 @@ static bool put_together(struct sa_connection *connection) {
             sa_mesh_lost(mesh, connection, SA_GONE_NO_MESSAGE, 0);
         return false;
     }
-    if (connection->start_bytes == SA_HEADER_BYTES + connection->start[1]) begin(connection);
+    if (connection->start_bytes == SA_MESSAGE_HEADER_BYTES + connection->start[1]) begin(connection);
     return true;
 }
 

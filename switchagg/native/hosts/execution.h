@@ -74,7 +74,7 @@ struct sa_execution {
     struct sa_spare **held;    /* of each node; made when the first message comes too early */
     struct sa_spares *spares;  /* where messages' memory comes from, or NULL */
     struct sa_changed *changed; /* a mesh's list of executions with something to send, or done; NULL without mesh */
-    struct sa_running *running; /* what it is there */
+    struct sa_mesh_execution *running; /* what it is there */
     struct sa_execution *next_changed;
     bool is_listed;
 };

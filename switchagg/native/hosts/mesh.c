@@ -137,7 +137,7 @@ void sa_mesh_lost(struct sa_mesh *mesh, struct sa_connection *connection, enum s
         event->member = connection->member;
         event->reason = reason;
         event->number = number;
-        memcpy(event->head, connection->start, SA_HEADER_BYTES);
+        memcpy(event->head, connection->start, SA_MESSAGE_HEADER_BYTES);
     }
     mesh->counters[SA_MESH_LOST]++;
     for (uint32_t flow = 0; flow < mesh->flows; flow++) {
@@ -169,7 +169,7 @@ static void pass_on(struct sa_mesh *mesh, struct sa_message *message) {
 SA_EXPORT int sa_mesh_send(struct sa_mesh *mesh, const struct sa_mesh_outgoing *outgoing, bool waits_for_credit) {
     struct sa_message *message = sa_messages_take(&mesh->messages, 0, outgoing->head_bytes, outgoing->size_bytes);
     if (!message) return -ENOMEM;
-    memcpy(message->start + SA_HEADER_BYTES, outgoing->head, outgoing->head_bytes);
+    memcpy(message->start + SA_MESSAGE_HEADER_BYTES, outgoing->head, outgoing->head_bytes);
     message->ticket = outgoing->ticket;
     message->data = outgoing->data;
     message->to = outgoing->to;

@@ -62,7 +62,7 @@ struct sa_mesh_outgoing {
 };
 
 /* An execution that a mesh runs. */
-struct sa_running {
+struct sa_mesh_execution {
     struct sa_execution *execution;
     int64_t ticket;
     int32_t priority;
@@ -80,7 +80,7 @@ struct sa_connection {
     uint64_t sent_bytes;                   /* bytes of the first one that the kernel has */
     /* Coming in. */
     enum { SA_AT_START, SA_AT_DATA, SA_AT_MEMORY } state;
-    struct sa_running *running; /* whose message comes, or NULL */
+    struct sa_mesh_execution *running; /* whose message comes, or NULL */
     bool is_discarded;
     uint32_t node;
     uint32_t start_bytes;
@@ -101,7 +101,7 @@ struct sa_mesh {
     bool is_closing, is_woken, is_partial;
     struct sa_connection **connections; /* by flow, then member */
     uint32_t *by_place;                 /* member * flows + flow -> number, or UINT32_MAX */
-    struct sa_running **running;        /* `calls` has where in `head` their keys lie */
+    struct sa_mesh_execution **running;        /* `calls` has where in `head` their keys lie */
     uint64_t *calls;
     uint32_t running_count, running_room;
     struct sa_changed changed;
@@ -169,7 +169,7 @@ struct sa_mesh_event *sa_mesh_event_new(struct sa_mesh *mesh, enum sa_mesh_event
 /* A message has left, or never will. */
 void sa_mesh_message_left(struct sa_mesh *mesh, struct sa_message *message);
 /* The execution whose message begins so, if it runs here and awaits it; and its node. */
-struct sa_running *sa_mesh_find(struct sa_mesh *mesh, uint32_t member, const uint8_t *head, uint32_t head_bytes,
+struct sa_mesh_execution *sa_mesh_find(struct sa_mesh *mesh, uint32_t member, const uint8_t *head, uint32_t head_bytes,
                                 uint64_t size_bytes, uint32_t *node);
 /* Nothing more comes by this connection, or by any of its member. */
 void sa_mesh_ended(struct sa_mesh *mesh, struct sa_connection *connection, enum sa_gone reason, int32_t number);

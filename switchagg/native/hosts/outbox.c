@@ -15,10 +15,10 @@ struct sa_message *sa_messages_take(struct sa_messages *messages, uint8_t kind, 
     message->running = NULL;
     message->is_credited = message->is_last = false;
     message->size_bytes = size_bytes;
-    message->start_bytes = SA_HEADER_BYTES + head_bytes;
-    uint8_t header[SA_HEADER_BYTES] = {kind, (uint8_t)head_bytes, 0, 0, (uint8_t)(size_bytes >> 24),
+    message->start_bytes = SA_MESSAGE_HEADER_BYTES + head_bytes;
+    uint8_t header[SA_MESSAGE_HEADER_BYTES] = {kind, (uint8_t)head_bytes, 0, 0, (uint8_t)(size_bytes >> 24),
                                        (uint8_t)(size_bytes >> 16), (uint8_t)(size_bytes >> 8), (uint8_t)size_bytes};
-    for (uint32_t i = 0; i < SA_HEADER_BYTES; i++) message->start[i] = header[i];
+    for (uint32_t i = 0; i < SA_MESSAGE_HEADER_BYTES; i++) message->start[i] = header[i];
     return message;
 }
 

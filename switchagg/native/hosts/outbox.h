@@ -6,16 +6,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SA_HEADER_BYTES 8u
+#define SA_MESSAGE_HEADER_BYTES 8u
 #define SA_HEAD_BYTES_MAX 64u
-#define SA_START_BYTES_MAX (SA_HEADER_BYTES + SA_HEAD_BYTES_MAX)
+#define SA_START_BYTES_MAX (SA_MESSAGE_HEADER_BYTES + SA_HEAD_BYTES_MAX)
 
 /* The priority of what waits for no credit. */
 #define SA_URGENT INT32_MIN
 
 struct sa_message {
     struct sa_message *next;
-    struct sa_running *running; /* whose it is; NULL: the caller's, who gets `ticket` back */
+    struct sa_mesh_execution *running; /* whose it is; NULL: the caller's, who gets `ticket` back */
     int64_t ticket;             /* or the node */
     const uint8_t *data;
     uint64_t size_bytes;

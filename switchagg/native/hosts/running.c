@@ -35,14 +35,14 @@ static uint64_t call_of(const uint8_t *head) {
 SA_EXPORT int sa_mesh_run(struct sa_mesh *mesh, struct sa_execution *execution, const uint8_t *head, int64_t ticket) {
     if (mesh->running_count == mesh->running_room) {
         uint32_t room = mesh->running_room ? 2 * mesh->running_room : 16;
-        struct sa_running **running = realloc(mesh->running, room * sizeof *running);
+        struct sa_mesh_execution **running = realloc(mesh->running, room * sizeof *running);
         if (running) mesh->running = running;
         uint64_t *calls = realloc(mesh->calls, room * sizeof *calls);
         if (calls) mesh->calls = calls;
         if (!running || !calls) return -ENOMEM;
         mesh->running_room = room;
     }
-    struct sa_running *fresh = calloc(1, sizeof *fresh);
+    struct sa_mesh_execution *fresh = calloc(1, sizeof *fresh);
     if (!fresh) return -ENOMEM;
     fresh->execution = execution;
     fresh->ticket = ticket;
@@ -74,13 +74,13 @@ SA_EXPORT void sa_mesh_stop(struct sa_mesh *mesh) {
     }
 }
 
-struct sa_running *sa_mesh_find(struct sa_mesh *mesh, uint32_t member, const uint8_t *head, uint32_t head_bytes,
+struct sa_mesh_execution *sa_mesh_find(struct sa_mesh *mesh, uint32_t member, const uint8_t *head, uint32_t head_bytes,
                                 uint64_t size_bytes, uint32_t *node) {
     if (head_bytes != SA_CALL_BYTES + PLACE_BYTES) return NULL;
     uint64_t call = call_of(head);
     for (uint32_t i = 0; i < mesh->running_count; i++) {
         if (mesh->calls[i] != call || mesh->running[i]->is_stopped) continue;
-        struct sa_running *running = mesh->running[i];
+        struct sa_mesh_execution *running = mesh->running[i];
         struct sa_execution *execution = running->execution;
         if (memcmp(running->head, head, SA_CALL_BYTES)) continue;
         if (flow_of(mesh, (int32_t)read32(head + SA_CALL_BYTES)) != running->flow) return NULL;
@@ -96,7 +96,7 @@ struct sa_running *sa_mesh_find(struct sa_mesh *mesh, uint32_t member, const uin
 }
 
 /* Queue one message of an execution. */
-static int queue(struct sa_mesh *mesh, struct sa_running *running, uint32_t node) {
+static int queue(struct sa_mesh *mesh, struct sa_mesh_execution *running, uint32_t node) {
     struct sa_execution *execution = running->execution;
     const struct sa_label *label = &execution->program->labels[node];
     uint64_t size_bytes = sa_execution_size_bytes(execution, node);
@@ -107,7 +107,7 @@ static int queue(struct sa_mesh *mesh, struct sa_running *running, uint32_t node
     message->data = sa_execution_memory(execution, node);
     message->to = sa_program_to(execution->program, node);
     message->flow = running->flow;
-    uint8_t *head = message->start + SA_HEADER_BYTES;
+    uint8_t *head = message->start + SA_MESSAGE_HEADER_BYTES;
     memcpy(head, running->head, sizeof running->head);
     write32(head + SA_CALL_BYTES + 4, label->step);
     write32(head + SA_CALL_BYTES + 8, label->segment);
@@ -116,7 +116,7 @@ static int queue(struct sa_mesh *mesh, struct sa_running *running, uint32_t node
     return result;
 }
 
-static void finish(struct sa_mesh *mesh, struct sa_running *running) {
+static void finish(struct sa_mesh *mesh, struct sa_mesh_execution *running) {
     struct sa_mesh_event *event = sa_mesh_event_new(mesh, SA_MESH_SENT);
     if (event) event->ticket = running->ticket;
     detach(running->execution);

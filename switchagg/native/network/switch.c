@@ -37,12 +37,12 @@ SA_EXPORT int sa_switch_set_port(struct sa_switch *sw, uint32_t number, const st
     }
     port->address = *address;
     port->number = number;
-    for (uint32_t direction = SA_UP; direction < SA_DIRECTIONS; direction++) {
+    for (uint32_t direction = SA_DIRECTION_UP; direction < SA_DIRECTIONS; direction++) {
         sa_queue_init(&port->lanes[direction].queue, &sw->config.queues[direction]);
         port->lanes[direction].key = sa_impair_key(sw->config.seed, number, direction);
     }
-    struct sa_queue_config outbox = sw->config.queues[SA_DOWN];
-    if (sw->rated[SA_DOWN]) {
+    struct sa_queue_config outbox = sw->config.queues[SA_DIRECTION_DOWN];
+    if (sw->rated[SA_DIRECTION_DOWN]) {
         outbox.rate_bps = 0;
         outbox.limit_bytes = sw->config.outbox_bytes;
         outbox.ecn_threshold_bytes = SA_NEVER_MARK;
@@ -67,8 +67,8 @@ SA_EXPORT void sa_switch_clear_port(struct sa_switch *sw, uint32_t number) {
     if (!port) return;
     if (port->waiting) leave_ring(sw, port);
     sa_timeline_forget(&sw->timeline, number, sw->pool);
-    sa_queue_clear(&port->lanes[SA_UP].queue, sw->pool);
-    sa_queue_clear(&port->lanes[SA_DOWN].queue, sw->pool);
+    sa_queue_clear(&port->lanes[SA_DIRECTION_UP].queue, sw->pool);
+    sa_queue_clear(&port->lanes[SA_DIRECTION_DOWN].queue, sw->pool);
     sa_queue_clear(&port->outbox, sw->pool);
     sa_directory_remove(&sw->directory, &port->address);
     sw->ports[number] = NULL;
@@ -106,7 +106,7 @@ static bool enqueue(struct sa_switch *sw, struct sa_queue *queue, struct sa_pack
 }
 
 static void put_in_outbox(struct sa_switch *sw, struct port *port, struct sa_packet *packet) {
-    if (!enqueue(sw, &port->outbox, packet, sw->now_ns, SA_DROP_QUEUE_FULL, SA_ECN_MARKED)) return;
+    if (!enqueue(sw, &port->outbox, packet, sw->now_ns, SA_SWITCH_DROP_QUEUE_FULL, SA_SWITCH_ECN_MARKED)) return;
     if (!port->waiting) join_ring(sw, port, false);
 }
 
@@ -173,7 +173,7 @@ static void park(struct sa_switch *sw, struct port *port, const struct sa_udp_me
         if (packet)
             put_in_outbox(sw, port, packet);
         else
-            sw->counters[SA_DROP_POOL]++;
+            sw->counters[SA_SWITCH_DROP_POOL]++;
     }
 }
 
@@ -304,7 +304,7 @@ static void decide_in_arena(struct sa_switch *sw, const uint8_t *datagram, uint3
     uint8_t *out = sw->arena + sw->arena_used, *header_only = sw->header_only[sw->header_only_used];
     enum sa_outcome outcome = sa_plane_accept(sw->config.plane, datagram, size, port, out, header_only, &results);
     if (!sa_sends(outcome)) return;
-    bool ordered = outcome == SA_BROADCAST || outcome == SA_SUMS_UP;
+    bool ordered = outcome == SA_BROADCAST || outcome == SA_UP;
     uint64_t stream = ordered ? UINT64_C(1) << (datagram[offsetof(struct sa_header, stream)] & 63) : 0;
     if (results.valued.count) {
         add_result(sw, out, results.size, &results.valued, tos, stream);
@@ -323,7 +323,7 @@ static void decide(struct sa_switch *sw, uint8_t *datagram, uint32_t size, uint3
 
 /* A packet is at the end of its link. */
 static void arrive(struct sa_switch *sw, struct port *port, struct sa_packet *packet, int64_t time_ns) {
-    if (packet->direction == SA_DOWN) {
+    if (packet->direction == SA_DIRECTION_DOWN) {
         put_in_outbox(sw, port, packet);
         return;
     }
@@ -349,7 +349,7 @@ static struct sa_fate next_fate(struct sa_switch *sw, struct port *port, enum sa
     if (!sw->faulty[direction]) return fate;
     struct lane *lane = &port->lanes[direction];
     sa_fate_of(&sw->config.impairments[direction], lane->key, lane->number++, &fate);
-    uint64_t *counters = &sw->counters[direction == SA_UP ? SA_UP_LOST : SA_DOWN_LOST];
+    uint64_t *counters = &sw->counters[direction == SA_DIRECTION_UP ? SA_SWITCH_UP_LOST : SA_SWITCH_DOWN_LOST];
     for (uint32_t kind = 0; kind < 4; kind++) counters[kind] += fate.mishaps >> kind & 1u;
     return fate;
 }
@@ -364,7 +364,7 @@ static void travel(struct sa_switch *sw, struct port *port, struct sa_packet *pa
     struct sa_packet *copy = NULL;
     if (fate->copies == 2) {
         copy = sa_pool_share(sw->pool, packet);
-        if (!copy) sw->counters[SA_DROP_POOL]++;
+        if (!copy) sw->counters[SA_SWITCH_DROP_POOL]++;
     }
     arrive_late(sw, port, packet, time_ns, fate->late_ns[0]);
     if (copy) arrive_late(sw, port, copy, time_ns, fate->late_ns[1]);
@@ -387,10 +387,10 @@ static void enter_link(struct sa_switch *sw, struct port *port, struct sa_packet
         travel(sw, port, packet, &fate, time_ns);
         return;
     }
-    bool up = direction == SA_UP;
+    bool up = direction == SA_DIRECTION_UP;
     struct lane *lane = &port->lanes[direction];
-    if (enqueue(sw, &lane->queue, packet, time_ns, up ? SA_UP_DROP_QUEUE_FULL : SA_DROP_QUEUE_FULL,
-                up ? SA_UP_ECN_MARKED : SA_ECN_MARKED) &&
+    if (enqueue(sw, &lane->queue, packet, time_ns, up ? SA_SWITCH_UP_DROP_QUEUE_FULL : SA_SWITCH_DROP_QUEUE_FULL,
+                up ? SA_SWITCH_UP_ECN_MARKED : SA_SWITCH_ECN_MARKED) &&
         !lane->scheduled)
         schedule_departure(sw, port, direction);
 }
@@ -403,11 +403,11 @@ static void enter_links(struct sa_switch *sw, const struct sa_packet *result, co
         if (!to) continue;
         struct sa_packet *packet = result ? sa_pool_share(sw->pool, result) : NULL;
         if (!packet) {
-            sw->counters[SA_DROP_POOL]++;
+            sw->counters[SA_SWITCH_DROP_POOL]++;
             continue;
         }
         packet->port = to->number;
-        packet->direction = SA_DOWN;
+        packet->direction = SA_DIRECTION_DOWN;
         enter_link(sw, to, packet, time_ns);
     }
 }
@@ -431,7 +431,7 @@ static void decide_in_pool(struct sa_switch *sw, const uint8_t *datagram, uint32
 /* tos: as it came; its ECN bits are also those of results, but for a contribution's CE, which becomes a mark (G2). */
 static void decide(struct sa_switch *sw, uint8_t *datagram, uint32_t size, uint32_t port, uint8_t tos, int64_t time_ns) {
     if (sa_is_ce(tos)) tos = (uint8_t)sa_mark_contribution(datagram, size, tos);
-    if (sw->active[SA_DOWN])
+    if (sw->active[SA_DIRECTION_DOWN])
         decide_in_pool(sw, datagram, size, port, tos, time_ns);
     else
         decide_in_arena(sw, datagram, size, port, tos);
@@ -440,23 +440,23 @@ static void decide(struct sa_switch *sw, uint8_t *datagram, uint32_t size, uint3
 /* Handle a datagram that arrived on a port whose link up has a queue or impairments. */
 static void enter_up(struct sa_switch *sw, struct port *port, uint8_t *datagram, uint32_t size, uint8_t tos) {
     struct sa_fate fate;
-    if (!sw->rated[SA_UP]) {
-        fate = next_fate(sw, port, SA_UP);
+    if (!sw->rated[SA_DIRECTION_UP]) {
+        fate = next_fate(sw, port, SA_DIRECTION_UP);
         if (!fate.copies) return;
     }
-    bool at_once = !sw->rated[SA_UP] && fate.copies == 1 && !fate.late_ns[0];
+    bool at_once = !sw->rated[SA_DIRECTION_UP] && fate.copies == 1 && !fate.late_ns[0];
     if (at_once || size > sa_pool_buffer_bytes(sw->pool)) { /* too large for any job: counted and dropped */
         decide(sw, datagram, size, port->number, tos, sw->now_ns);
         return;
     }
     struct sa_packet *packet = sa_pool_take(sw->pool, datagram, size, tos);
     if (!packet) {
-        sw->counters[SA_DROP_POOL]++;
+        sw->counters[SA_SWITCH_DROP_POOL]++;
         return;
     }
     packet->port = port->number;
-    packet->direction = SA_UP;
-    if (sw->rated[SA_UP])
+    packet->direction = SA_DIRECTION_UP;
+    if (sw->rated[SA_DIRECTION_UP])
         enter_link(sw, port, packet, sw->now_ns);
     else
         travel(sw, port, packet, &fate, sw->now_ns);
@@ -487,12 +487,12 @@ static int receive(struct sa_switch *sw) {
         const struct sa_udp_arrival *arrival = &arrivals[i];
         struct port *port = sa_directory_find(&sw->directory, arrival->sender);
         if (!port) {
-            sw->counters[SA_DROP_UNKNOWN_SENDER] += arrival->rows;
+            sw->counters[SA_SWITCH_DROP_UNKNOWN_SENDER] += arrival->rows;
             continue;
         }
         uint8_t *datagram = arrival->bytes;
         for (uint32_t row = 0; row < arrival->rows; row++, datagram += arrival->size) {
-            if (sw->active[SA_UP])
+            if (sw->active[SA_DIRECTION_UP])
                 enter_up(sw, port, datagram, arrival->size, (uint8_t)arrival->tos);
             else
                 decide(sw, datagram, arrival->size, port->number, (uint8_t)arrival->tos, sw->now_ns);
@@ -537,7 +537,7 @@ SA_EXPORT struct sa_switch *sa_switch_new(const struct sa_switch_config *config)
     sw->config = *config;
     if (sw->config.segments_max > SEGMENTS_MAX) sw->config.segments_max = SEGMENTS_MAX;
     sw->rows_per_flush = ROWS_PER_FLUSH / sw->config.segments_max * sw->config.segments_max;
-    for (uint32_t direction = SA_UP; direction < SA_DIRECTIONS; direction++) {
+    for (uint32_t direction = SA_DIRECTION_UP; direction < SA_DIRECTIONS; direction++) {
         const struct sa_impairment *impairment = &config->impairments[direction];
         sw->rated[direction] = config->queues[direction].rate_bps != 0;
         sw->faulty[direction] = sa_impairs(impairment);

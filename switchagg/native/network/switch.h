@@ -17,7 +17,7 @@
 
 struct sa_switch;
 
-enum sa_direction { SA_UP, SA_DOWN, SA_DIRECTIONS };
+enum sa_direction { SA_DIRECTION_UP, SA_DIRECTION_DOWN, SA_DIRECTIONS };
 
 /* Field by field as `SwitchConfig` in transport/switch/native_switch_loop.py. */
 struct sa_switch_config {
@@ -26,7 +26,7 @@ struct sa_switch_config {
     uint64_t seed;
     struct sa_queue_config queues[SA_DIRECTIONS];
     struct sa_impairment impairments[SA_DIRECTIONS];
-    uint64_t outbox_bytes;  /* limit of a port's outbox if it has a rate; else that of queues[SA_DOWN] holds */
+    uint64_t outbox_bytes;  /* limit of a port's outbox if it has a rate; else that of queues[SA_DIRECTION_DOWN] holds */
     int64_t grain_ns;       /* with a rate or delay: how long a packet may wait to be sent together with others */
     int32_t wake;           /* an eventfd */
     uint32_t segments_max;  /* datagrams of one GSO send */
@@ -36,20 +36,20 @@ struct sa_switch_config {
 
 /* The order is that of `SWITCH_COUNTERS` in transport/switch/native_switch_loop.py. */
 enum sa_switch_counter {
-    SA_DROP_UNKNOWN_SENDER,
-    SA_DROP_QUEUE_FULL, /* on the way down: the port's queue, or its outbox */
-    SA_DROP_POOL,
-    SA_ECN_MARKED,      /* on the way down */
-    SA_UP_DROP_QUEUE_FULL,
-    SA_UP_ECN_MARKED,
-    SA_UP_LOST,
-    SA_UP_CORRUPTED,
-    SA_UP_DUPLICATED,
-    SA_UP_HELD_BACK,
-    SA_DOWN_LOST,
-    SA_DOWN_CORRUPTED,
-    SA_DOWN_DUPLICATED,
-    SA_DOWN_HELD_BACK,
+    SA_SWITCH_DROP_UNKNOWN_SENDER,
+    SA_SWITCH_DROP_QUEUE_FULL, /* on the way down: the port's queue, or its outbox */
+    SA_SWITCH_DROP_POOL,
+    SA_SWITCH_ECN_MARKED,      /* on the way down */
+    SA_SWITCH_UP_DROP_QUEUE_FULL,
+    SA_SWITCH_UP_ECN_MARKED,
+    SA_SWITCH_UP_LOST,
+    SA_SWITCH_UP_CORRUPTED,
+    SA_SWITCH_UP_DUPLICATED,
+    SA_SWITCH_UP_HELD_BACK,
+    SA_SWITCH_DOWN_LOST,
+    SA_SWITCH_DOWN_CORRUPTED,
+    SA_SWITCH_DOWN_DUPLICATED,
+    SA_SWITCH_DOWN_HELD_BACK,
     SA_SWITCH_COUNTERS
 };
 

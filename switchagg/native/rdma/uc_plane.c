@@ -159,7 +159,7 @@ static enum sa_uc_counter take(struct sa_uc_plane *rdma, uint8_t *datagram, uint
                                  const struct sa_address *sender, uint32_t tos, uint32_t position, int64_t now_ns) {
     struct sa_roce_packet packet;
     enum sa_roce_fault fault = sa_roce_parse(datagram, size, &packet);
-    if (fault != SA_ROCE_GOOD) return SA_UC_DROP_SHORT + (fault - SA_ROCE_SHORT);
+    if (fault != SA_ROCE_GOOD) return SA_UC_DROP_ROCE_SHORT + (fault - SA_ROCE_SHORT);
     struct uc_job *job;
     uint32_t rank;
     struct member *member = member_of(rdma, packet.queue_pair, &job, &rank);
@@ -177,7 +177,7 @@ static enum sa_uc_counter take(struct sa_uc_plane *rdma, uint8_t *datagram, uint
     member->up_psn = sa_psn_add(packet.psn, 1);
     enum sa_uc_counter counter = refused(job, member, &packet);
     if (counter != SA_UC_COUNTERS) return counter;
-    if (packet.payload_bytes != job->mtu) return SA_UC_DROP_LENGTH;
+    if (packet.payload_bytes != job->mtu) return SA_UC_DROP_ROCE_LENGTH;
 
     if (has_route(packet.payload, packet.payload_bytes)) return SA_UC_DROP_ROUTE;
     if (sa_is_ce(tos)) sa_mark_contribution(datagram + (packet.payload - datagram), packet.payload_bytes, tos);

@@ -31,11 +31,11 @@ struct sa_uc_peer {
 /* The order is that of `UC_COUNTERS` in transport/switch/rdma_switch.py. A packet is counted once among the first
    fourteen, also if the data plane counts it by the outcome of its frame. */
 enum sa_uc_counter {
-    SA_UC_DROP_SHORT, /* in the order of enum sa_roce_fault */
-    SA_UC_DROP_VERSION,
-    SA_UC_DROP_OPCODE,
-    SA_UC_DROP_LENGTH,
-    SA_UC_DROP_PAD,
+    SA_UC_DROP_ROCE_SHORT, /* in the order of enum sa_roce_fault */
+    SA_UC_DROP_ROCE_VERSION,
+    SA_UC_DROP_ROCE_OPCODE,
+    SA_UC_DROP_ROCE_LENGTH,
+    SA_UC_DROP_ROCE_PAD,
     SA_UC_DROP_QUEUE_PAIR, /* R3, in the order of the checks */
     SA_UC_DROP_UNKNOWN_SENDER,
     SA_UC_DROP_ICRC,

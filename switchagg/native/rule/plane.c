@@ -11,13 +11,6 @@
 #define JOB_IDS 65536u
 #define LINE_BYTES 64u /* of a cache */
 
-/* The registers of one slot version lie side by side: a packet touches one cache line of them. */
-struct registers {
-    uint64_t seen;
-    uint32_t held;
-    uint32_t marked; /* or 0: SA_MARKED, as results have it */
-};
-
 /* A job's share of the switch. Index of a slot version: 2 * (slot - first_slot) + version; its sums are row slot -
    first_slot + version * slots, since slots are written one after the other, and the next row is fetched then. */
 struct share {
@@ -38,7 +31,7 @@ struct share {
     uint32_t parent_rank;
     void *memory;
     uint64_t register_bytes;
-    struct registers *registers; /* and behind them the sums */
+    struct sa_registers *registers; /* and behind them the sums */
     uint32_t *sums;
     uint64_t stride; /* of a row of sums: `elements`, and as many more as fill cache lines */
     uint32_t ports[2 * SA_WORKERS_MAX]; /* twice, so that all but one rank's are one piece; or once, and the parent's */
@@ -46,7 +39,7 @@ struct share {
 };
 
 struct sa_plane {
-    uint64_t counters[SA_OUTCOMES_ALL];
+    uint64_t counters[SA_OUTCOMES];
     bool size_only; /* without values */
     struct share *first;
     struct share *by_id[JOB_IDS]; /* most pages of it are never touched */
@@ -159,7 +152,7 @@ __attribute__((noinline)) static enum sa_outcome accept_at_leaf(struct share *sh
                                                                 const uint8_t *datagram, uint8_t *out,
                                                                 struct sa_results *results) {
     uint32_t index, *sums = sums_of(share, header, &index);
-    struct registers *registers = &share->registers[index];
+    struct sa_registers *registers = &share->registers[index];
     struct sa_decision decision = sa_leaf_accept(&registers->held, &registers->seen, &registers->marked,
                                                  &share->apart[index], share->full, two_windows_of(share, header),
                                                  header->kind, header->chunk, header->rank);
@@ -169,7 +162,7 @@ __attribute__((noinline)) static enum sa_outcome accept_at_leaf(struct share *sh
     *results = (struct sa_results){{&share->ports[to], 1}, {NULL, 0}, SA_HEADER_BYTES + 4 * share->elements};
     result_header(datagram, share->elements, registers->marked, out);
     if (decision.outcome != SA_REPLY) {
-        out[3] = (uint8_t)((out[3] & ~SA_RESULT) | (decision.outcome == SA_SUMS_UP_AGAIN ? SA_RETRANSMISSION : 0));
+        out[3] = (uint8_t)((out[3] & ~SA_RESULT) | (decision.outcome == SA_UP_AGAIN ? SA_RETRANSMISSION : 0));
         out[offsetof(struct sa_header, rank)] = (uint8_t)(share->parent_rank | registers->marked);
     }
     emit(sums, out + SA_HEADER_BYTES, share->values);
@@ -186,7 +179,7 @@ __attribute__((noinline)) static enum sa_outcome accept_result(struct share *sha
     if (sa_route(header->kind) != SA_ROUTE_ALL) return SA_DROP_ROUTE;
     if (header->elements != share->elements) return SA_DROP_ELEMENTS;
     uint32_t index, *sums = sums_of(share, header, &index);
-    struct registers *registers = &share->registers[index];
+    struct sa_registers *registers = &share->registers[index];
     struct sa_decision decision = sa_leaf_take(registers->held, &registers->seen, share->full, header->chunk);
     if (decision.outcome != SA_BROADCAST) return decision.outcome;
     registers->marked = header->rank & SA_MARKED;
@@ -200,13 +193,13 @@ __attribute__((noinline)) static enum sa_outcome accept_result(struct share *sha
 /* ---- partial sums, apart as well */
 
 static struct sa_partial partial_of(const struct share *share, uint32_t index) {
-    struct registers *registers = &share->registers[index];
+    struct sa_registers *registers = &share->registers[index];
     return (struct sa_partial){.held = &registers->held, .seen = &registers->seen, .marked = &registers->marked,
                                .have = &share->apart[index], .full = share->full, .least = share->ranks - share->backups};
 }
 
 /* The header of the result of the chunk held. */
-static void partial_header(const struct registers *registers, const uint8_t *datagram, uint32_t elements, uint8_t *out) {
+static void partial_header(const struct sa_registers *registers, const uint8_t *datagram, uint32_t elements, uint8_t *out) {
     result_header(datagram, elements, 0, out);
     uint8_t *rank = out + offsetof(struct sa_header, rank);
     *rank = (uint8_t)((*rank & SA_RANK_BITS) | registers->marked);
@@ -217,7 +210,7 @@ __attribute__((noinline)) static enum sa_outcome accept_partly(struct share *sha
                                                                const uint8_t *datagram, uint8_t *out, uint8_t *header_only,
                                                                struct sa_results *results) {
     uint32_t index, *sums = sums_of(share, header, &index), rank = header->rank & SA_RANK_BITS;
-    const struct registers *registers = &share->registers[index], *other = &share->registers[index ^ 1];
+    const struct sa_registers *registers = &share->registers[index], *other = &share->registers[index ^ 1];
     uint32_t two_windows = two_windows_of(share, header), next = registers->held + two_windows / 2;
     uint64_t following = other->held == next ? other->seen : 0, waiting = 0;
     struct sa_partial slot = partial_of(share, index);
@@ -295,7 +288,7 @@ SA_INLINE enum sa_outcome accept_one(bool routed, struct sa_plane *plane, const 
                               : accept_at_leaf(share, &header, datagram, out, results);
 
     uint32_t slot = header.slot - share->first_slot, version = header.kind & SA_VERSION ? 1 : 0;
-    struct registers *registers = &share->registers[2 * slot + version];
+    struct sa_registers *registers = &share->registers[2 * slot + version];
     uint32_t *sums = share->sums + (slot + version * share->slots) * share->stride;
     const uint8_t *values = datagram + SA_HEADER_BYTES;
     struct sa_decision decision =
@@ -405,7 +398,7 @@ static struct share *share_new(const struct sa_job *job, const uint32_t *ports, 
         if (stream->first_slot < first) first = stream->first_slot;
         if (stream->first_slot + stream->window > end) end = stream->first_slot + stream->window;
     }
-    size_t versions = 2 * (size_t)(end - first), register_bytes = in_lines(versions * sizeof(struct registers));
+    size_t versions = 2 * (size_t)(end - first), register_bytes = in_lines(versions * sizeof(struct sa_registers));
     share->slots = end - first;
     share->stride = in_lines(4 * (size_t)job->elements) / 4;
     share->job_id = job->job_id;
@@ -432,7 +425,7 @@ static struct share *share_new(const struct sa_job *job, const uint32_t *ports, 
         free(share);
         return NULL;
     }
-    share->registers = (struct registers *)in_lines((uintptr_t)share->memory);
+    share->registers = (struct sa_registers *)in_lines((uintptr_t)share->memory);
     share->sums = (uint32_t *)((uint8_t *)share->registers + register_bytes);
     if (parent || job->partial) share->apart = (uint64_t *)((uint8_t *)share->registers + sums_end);
     for (uint32_t s = 0; s < job->stream_count; s++) {
@@ -475,7 +468,7 @@ int sa_plane_seen(const struct sa_plane *plane, uint32_t slot, uint32_t version,
     for (const struct share *share = plane->first; share; share = share->next)
         for (uint32_t s = 0; s < share->stream_count; s++)
             if (slot - share->streams[s].first_slot < share->streams[s].window) {
-                const struct registers *registers = &share->registers[2 * (slot - share->first_slot) + (version & 1)];
+                const struct sa_registers *registers = &share->registers[2 * (slot - share->first_slot) + (version & 1)];
                 *chunk = registers->held;
                 *ranks = registers->seen;
                 return 0;

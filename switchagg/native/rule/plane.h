@@ -34,13 +34,20 @@ struct sa_ranks {
     uint32_t count;
 };
 
-/* A run is consecutive results of a bundle with the same targets. Field by field as `RUN` in dataplane/native.py. */
+/* A run is consecutive results of a bundle with the same targets. */
 struct sa_run {
     uint32_t count; /* packets that caused results, at least 1 */
     uint32_t size;  /* of a result with values */
     uint32_t job_id;
     struct sa_ranks valued; /* count 0: these packets caused none */
     struct sa_ranks header_only;
+};
+
+/* The registers of one slot version lie side by side: a packet touches one cache line of them. */
+struct sa_registers {
+    uint64_t seen;
+    uint32_t held;
+    uint32_t marked; /* or 0: SA_MARKED, as results have it */
 };
 
 /* Returns NULL without memory. Registers are allocated per admitted job; Python's check_admission decides whether a job
@@ -78,7 +85,7 @@ SA_EXPORT int sa_plane_seen(const struct sa_plane *plane, uint32_t slot, uint32_
    evicted. */
 SA_EXPORT uint8_t *sa_plane_registers(struct sa_plane *plane, uint32_t job_id, uint64_t *size_bytes);
 
-/* Returns SA_OUTCOMES_ALL numbers, which are valid as long as the plane. */
+/* Returns SA_OUTCOMES numbers, which are valid as long as the plane. */
 SA_EXPORT const uint64_t *sa_plane_counters(const struct sa_plane *plane);
 
 #endif

@@ -49,18 +49,18 @@ SA_INLINE struct sa_decision sa_slot_accept(uint32_t *held, uint64_t *seen, uint
 }
 
 /* At a switch below another, a child's packet (H3, H4). full: the bitmap of all children; the bit behind them is the
-   parent's, whose result is there. asked: a bitmap of children. Outcomes: also SA_SUMS_UP, SA_SUMS_UP_AGAIN, SA_DROP_ASKED. */
+   parent's, whose result is there. asked: a bitmap of children. Outcomes: also SA_UP, SA_UP_AGAIN, SA_DROP_ASKED. */
 SA_INLINE struct sa_decision sa_leaf_accept(uint32_t *held, uint64_t *seen, uint32_t *marked, uint64_t *requesters,
                                             uint64_t full, uint32_t two_windows, uint32_t kind, uint32_t chunk,
                                             uint32_t rank) {
     struct sa_decision decision = sa_slot_accept(held, seen, marked, full, two_windows, kind, chunk, rank);
     uint64_t bit = 1ull << (rank & SA_RANK_BITS);
     if (decision.outcome == SA_BROADCAST) {
-        decision.outcome = SA_SUMS_UP;
+        decision.outcome = SA_UP;
         *requesters = 0;
     } else if (decision.outcome == SA_REPLY) { /* the parent's bit is not there yet */
-        decision.outcome = *requesters && !(*requesters & bit) ? SA_DROP_ASKED : SA_SUMS_UP_AGAIN;
-        *requesters = decision.outcome == SA_SUMS_UP_AGAIN ? bit : *requesters | bit;
+        decision.outcome = *requesters && !(*requesters & bit) ? SA_DROP_ASKED : SA_UP_AGAIN;
+        *requesters = decision.outcome == SA_UP_AGAIN ? bit : *requesters | bit;
     } else if (decision.outcome == SA_DROP_DUPLICATE && *seen > full) {
         decision.outcome = SA_REPLY;
     }

@@ -70,7 +70,7 @@ struct sa_header {
 };
 _Static_assert(sizeof(struct sa_header) == SA_HEADER_BYTES, "a header has 20 bytes");
 
-/* The outcome of a packet. The order is that of `OUTCOMES` in library.py; each is a counter. */
+/* The outcome of a packet; each is a counter. */
 enum sa_outcome {
     SA_ABSORBED,
     SA_BROADCAST,
@@ -93,25 +93,23 @@ enum sa_outcome {
     SA_DROP_PORT,
     SA_DROP_OWNER,
     SA_DROP_ELEMENTS,
-    SA_OUTCOMES,
-    /* Outcomes of a switch below another (H2 to H5), in the order of `LEAF_OUTCOMES`. */
-    SA_SUMS_UP = SA_OUTCOMES,
-    SA_SUMS_UP_AGAIN,
+    SA_UP, /* Outcomes of a switch below another (H2 to H5) */
+    SA_UP_AGAIN,
     SA_DROP_ASKED,
     SA_DROP_PARENT_CHUNK,
     SA_DROP_PARENT_EARLY,
     SA_DROP_PARENT_DUPLICATE,
     SA_DROP_ROUTE,
-    /* Outcomes of a job with partial sums (Q1 to Q5), in the order of `PARTIAL_OUTCOMES`. */
-    SA_RESEND,
+    SA_RESEND, /* Outcomes of a job with partial sums (Q1 to Q5) */
     SA_ABSTAINED,
     SA_DROP_LATE,
-    SA_OUTCOMES_ALL
+    SA_OUTCOMES,
+    SA_BASIC_OUTCOMES = SA_UP
 };
 
 /* Whether a packet with this outcome causes others. */
 SA_INLINE int sa_sends(enum sa_outcome outcome) {
-    return outcome == SA_BROADCAST || outcome == SA_REPLY || outcome == SA_SUMS_UP || outcome == SA_SUMS_UP_AGAIN ||
+    return outcome == SA_BROADCAST || outcome == SA_REPLY || outcome == SA_UP || outcome == SA_UP_AGAIN ||
            outcome == SA_RESEND;
 }
 

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 /* item: a message, or, with a node, the call whose node it is. */
-struct sim_waiting {
+struct sim_credit_waiting {
     int32_t priority;
     uint32_t node;
     uint64_t sequence;
@@ -15,15 +15,15 @@ struct sim_waiting {
 };
 
 struct sim_credit_queue {
-    struct sim_waiting *heap;
+    struct sim_credit_waiting *heap;
     uint32_t count, room;
     uint64_t sequence, below_bytes;
 };
 
 /* 0, or -ENOMEM. */
-int sim_credit_queue_push(struct sim_credit_queue *queue, struct sim_waiting entry);
+int sim_credit_queue_push(struct sim_credit_queue *queue, struct sim_credit_waiting entry);
 
 /* The most urgent, if the credit allows; negative: no bound. The caller adds the bytes that the message takes of it. */
-bool sim_credit_queue_pop(struct sim_credit_queue *queue, int64_t credit_bytes, struct sim_waiting *entry);
+bool sim_credit_queue_pop(struct sim_credit_queue *queue, int64_t credit_bytes, struct sim_credit_waiting *entry);
 
 #endif

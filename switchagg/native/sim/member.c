@@ -177,7 +177,7 @@ static void carry(struct sim_member *member, struct flow *flow, struct sim_messa
 }
 
 /* A message leaves its queue; once the host comes to it, it is carried. */
-static void take_out(struct sim_member *member, struct flow *flow, const struct sim_waiting *entry) {
+static void take_out(struct sim_member *member, struct flow *flow, const struct sim_credit_waiting *entry) {
     bool is_made = member->group->facts.report;
     struct sim_message *message = is_made ? entry->item : message_of(member, entry->item, entry->node, entry->priority);
     if (!message) {
@@ -198,13 +198,13 @@ static struct flow *flow_of(struct sim_member *member, int32_t priority) {
 /* Moves messages from calls to queues, and from queues to connections. A party in Python has filled the queues. */
 static void feed(struct sim_member *member) {
     uint32_t flows = member->strict ? SIM_CLASSES : 1;
-    struct sim_waiting entry = {0};
+    struct sim_credit_waiting entry = {0};
     struct sim_call *call;
     int64_t node;
     int64_t credit_bytes = member->group->facts.credit_bytes;
     int result = 0;
     while (!member->group->facts.report && (node = sim_party_next(&member->party, &call)) >= 0 && !result) {
-        entry = (struct sim_waiting){.priority = call->priority, .node = (uint32_t)node, .item = call};
+        entry = (struct sim_credit_waiting){.priority = call->priority, .node = (uint32_t)node, .item = call};
         result = sim_credit_queue_push(&flow_of(member, entry.priority)->queue, entry);
     }
     for (uint32_t i = 0; i < flows; i++)
@@ -575,7 +575,7 @@ int sa_sim_member_push(struct sim_member *member, uint64_t number, uint32_t to, 
     message->takes_ns = costs ? member->group->transfer_ns : 0;
     message->address = address_of(member, to, priority);
     int result = sim_credit_queue_push(&flow_of(member, priority)->queue,
-                                       (struct sim_waiting){.priority = priority, .item = message});
+                                       (struct sim_credit_waiting){.priority = priority, .item = message});
     if (result) sim_message_let_go(&member->group->messages, message);
     return result;
 }

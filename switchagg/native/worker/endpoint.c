@@ -155,18 +155,18 @@ SA_EXPORT int sa_endpoint_submit(struct sa_endpoint *endpoint, const struct sa_s
 
 /* Count a datagram that is no result of this job, under the first check that it fails (P6, W5). */
 static void sa_count_rejected(struct sa_endpoint *endpoint, const struct sa_header *header, uint32_t size) {
-    static const uint8_t faults[SA_OUTCOMES] = {
-        [SA_DROP_MAGIC] = SA_BAD_MAGIC, [SA_DROP_WIRE_VERSION] = SA_BAD_WIRE_VERSION, [SA_DROP_OP] = SA_BAD_OP,
-        [SA_DROP_FLAGS] = SA_BAD_FLAGS, [SA_DROP_LENGTH] = SA_BAD_LENGTH,
+    static const uint8_t faults[SA_BASIC_OUTCOMES] = {
+        [SA_DROP_MAGIC] = SA_ENDPOINT_DROP_MAGIC, [SA_DROP_WIRE_VERSION] = SA_ENDPOINT_DROP_WIRE_VERSION, [SA_DROP_OP] = SA_ENDPOINT_DROP_OP,
+        [SA_DROP_FLAGS] = SA_ENDPOINT_DROP_FLAGS, [SA_DROP_LENGTH] = SA_ENDPOINT_DROP_LENGTH,
     };
     enum sa_outcome fault = sa_fault(SA_BE32(header->kind), SA_BE16(header->elements), size);
-    uint32_t counter = SA_BAD_FOREIGN;
+    uint32_t counter = SA_ENDPOINT_DROP_FOREIGN;
     if (fault != SA_ABSORBED)
         counter = faults[fault];
     else if (header->job != endpoint->header.job)
-        counter = SA_BAD_JOB;
+        counter = SA_ENDPOINT_DROP_JOB;
     else if (header->generation != endpoint->header.generation)
-        counter = SA_BAD_GENERATION;
+        counter = SA_ENDPOINT_DROP_GENERATION;
     endpoint->counters[counter]++;
 }
 
@@ -194,7 +194,7 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
     if (offset >= window->window || slot->state == SA_IS_FREE || (uint32_t)slot->chunk != SA_BE32(header.chunk) ||
         (kind & SA_VERSION) != (slot->version ? SA_VERSION : 0) || (kind ^ slot->kind) & SA_SHARE ||
         (sa_route(kind) != SA_ROUTE_ALL && sa_gives(endpoint, kind) == (header.elements != 0))) {
-        endpoint->counters[SA_DUPLICATES]++;
+        endpoint->counters[SA_ENDPOINT_DUPLICATES]++;
         if (offset < window->window) sa_window_answered_again(window, offset, SA_BE32(header.chunk));
         return;
     }
@@ -205,9 +205,9 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
         running->call.form->write(&running->call, slot->chunk - running->base, datagram + SA_HEADER_BYTES);
     uint32_t marked = header.rank >> 7;
     window->to_mark += congested;
-    endpoint->counters[SA_RESULTS_MARKED] += marked;
+    endpoint->counters[SA_ENDPOINT_MARKED] += marked;
     sa_window_answered(window, offset, now_ns, marked);
-    endpoint->counters[SA_RESULTS]++;
+    endpoint->counters[SA_ENDPOINT_RESULTS]++;
     if (!window->touched) endpoint->touched[(*touched)++] = window;
     window->touched = 1;
 }
@@ -244,7 +244,7 @@ static void sa_decide(struct sa_endpoint *endpoint, struct sa_window *window, co
         head->describes->call.undecided = 0;
     else
         hit = sa_small_decide(&head->describes->call, &endpoint->predictions, codes);
-    endpoint->counters[hit ? SA_PREDICTED : SA_REPEATED]++;
+    endpoint->counters[hit ? SA_ENDPOINT_PREDICTED : SA_ENDPOINT_REPEATED]++;
     sa_window_decided(window, head->describes);
 }
 
@@ -265,7 +265,7 @@ static void sa_complete(struct sa_endpoint *endpoint, struct sa_window *window) 
 SA_EXPORT void sa_endpoint_receive(struct sa_endpoint *endpoint, const uint8_t *bundle, uint64_t rows, uint32_t size,
                                    int64_t now_ns, uint32_t congested) {
     if (size < SA_HEADER_BYTES) {
-        endpoint->counters[SA_BAD_SHORT] += rows;
+        endpoint->counters[SA_ENDPOINT_DROP_SHORT] += rows;
         return;
     }
     uint32_t touched = 0;
@@ -298,7 +298,7 @@ SA_EXPORT void sa_endpoint_handle_timer(struct sa_endpoint *endpoint, int64_t no
         int64_t deadline_ns = sa_window_deadline_ns(window);
         if (deadline_ns < 0 || deadline_ns > now_ns) continue;
         window->timeouts++;
-        endpoint->counters[SA_TIMEOUTS]++;
+        endpoint->counters[SA_ENDPOINT_TIMEOUTS]++;
         if (window->timeouts > endpoint->retry_limit)
             sa_give_up(endpoint, window);
         else
@@ -330,7 +330,7 @@ static void sa_build(struct sa_endpoint *endpoint, struct sa_window *window, uin
     }
     if (size == SA_HEADER_BYTES) memset(frame + offsetof(struct sa_header, elements), 0, sizeof(uint16_t));
     memcpy(frame + offsetof(struct sa_header, chunk), &chunk, sizeof chunk);
-    endpoint->counters[slot->first ? SA_SENT : SA_RETRANSMITTED]++;
+    endpoint->counters[slot->first ? SA_ENDPOINT_SENT : SA_ENDPOINT_RETRANSMITTED]++;
 }
 
 /* Round robin among streams of equal priority: those that sent in this bundle go behind those that did not. */

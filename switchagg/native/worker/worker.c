@@ -19,7 +19,6 @@
 #define ROWS_PER_ITERATION 128u /* frames sent before the loop receives again: results must not wait behind them */
 #define QUEUE_FIRST 16u
 #define STREAMS_MAX 256u
-#define SMALL_VALUES 8192u /* of a call that its submitter sends: that takes less than the wake-up of a thread */
 #define WATCH_NS 10000000ll /* between two looks at calls that nobody waits for, whose packets may be lost */
 #define NS_PER_MS 1000000ll
 #define RUNS_MAX 8u /* of frames with one TOS: the endpoint gives them in the order of their classes */
@@ -364,7 +363,7 @@ SA_EXPORT int sa_worker_submit(struct sa_worker *worker, const struct sa_submiss
         wake(worker);
         return 0;
     }
-    bool small = submission->count <= SMALL_VALUES, more = false;
+    bool small = submission->count <= SA_SMALL_VALUES, more = false;
     if (small && !worker->error) {
         struct sa_event event;
         worker->error = take_submissions(worker);

@@ -37,6 +37,9 @@ void sa_worker_mark(struct sa_worker *worker, const int32_t *tos, uint32_t strea
    -1 without memory. */
 int sa_worker_submit(struct sa_worker *worker, const struct sa_submission *submission);
 
+/* Limit of a call that its submitter sends and its waiter carries: that takes less than the wake-up of a thread. */
+#define SA_SMALL_VALUES 8192u
+
 enum { SA_LOOK_AGAIN, SA_FINISHED, SA_BUSY };
 
 /* Run the loop until this call, submitted and not yet reported to this caller, is finished: SA_FINISHED, once, instead

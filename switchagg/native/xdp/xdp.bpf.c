@@ -41,7 +41,7 @@ _Static_assert(SA_ELEMENTS % SA_BLOCK == 0, "whole blocks");
 
 /* Counters beyond those of enum sa_outcome, in the order of EXTRA_COUNTERS in bpf.py. */
 enum sa_extra {
-    SA_DROP_CHECKSUM = SA_OUTCOMES_ALL, /* P5 */
+    SA_DROP_CHECKSUM = SA_OUTCOMES, /* P5 */
     SA_LOST_IN,                         /* impairments */
     SA_LOST_OUT,
     SA_RESULTS_MARKED,
@@ -259,7 +259,7 @@ __attribute__((noinline)) int sa_aggregate(uint32_t index, uint32_t job_id, uint
         else
             header->rank |= (uint8_t)marked;
         slot->marked = (uint16_t)marked;
-        if (decision.outcome == SA_SUMS_UP || decision.outcome == SA_SUMS_UP_AGAIN)
+        if (decision.outcome == SA_UP || decision.outcome == SA_UP_AGAIN)
             header->rank = (uint8_t)((parent - 1) | marked);
         outcome = decision.outcome;
         if (decision.values == SA_WRITE)
@@ -356,7 +356,7 @@ SA_INLINE struct impairment *impairment_of(uint32_t ifindex) {
 SA_INLINE int pass_up(struct xdp_md *ctx, struct scratch *scratch, uint32_t size, uint32_t outcome, uint32_t to) {
     uint32_t kind = SA_BE32(scratch->header.kind), contribution = !(kind & SA_RESULT);
     kind &= ~SA_RETRANSMISSION;
-    if (outcome == SA_SUMS_UP_AGAIN) kind |= SA_RETRANSMISSION;
+    if (outcome == SA_UP_AGAIN) kind |= SA_RETRANSMISSION;
     if (outcome == SA_BROADCAST || outcome == SA_REPLY) kind |= SA_RESULT;
     scratch->header.kind = SA_BE32(kind);
     if (sa_route(kind)) size = SA_HEADER_BYTES;

@@ -13,8 +13,8 @@ import numpy as np
 from emulation.experiments.bench import bandwidths
 from emulation.results.results import percentile
 from switchagg.codecs import FIXED_POINT, CallShape, Codec, codec_named
-from switchagg.native.library import CoreMissing
-from switchagg.native.native_codec import begin, declared
+from switchagg.native.library import CoreMissing, load
+from switchagg.native.native_codec import begin
 
 ELEMENTS = 360
 WORKERS = 8
@@ -111,7 +111,7 @@ def _python(size_bytes: int) -> dict[tuple[str, str], Step]:
 def _native(size_bytes: int, codec: Codec, workers: int, whats: tuple[str, str, str]) -> dict[tuple[str, str], Step]:
     """As the endpoint does it: values <-> the payload's big-endian integers. whats: names of codes, encoding, decoding.
     Raises CoreMissing."""
-    library = declared()
+    library = load()
     values = _values(size_bytes, codec.values_per_word(np.dtype(np.float32)))
     codes = np.empty(len(values), np.int32)
     payload = np.empty((len(values), 4 * ELEMENTS), np.uint8)
@@ -119,15 +119,15 @@ def _native(size_bytes: int, codec: Codec, workers: int, whats: tuple[str, str, 
     coding = begin(codec, values.dtype, ELEMENTS, workers)
 
     def prepare() -> None:
-        library.sa_codec_prepare(coding, values.ctypes.data, values.size, codes.ctypes.data)
+        library.sa_codec_prepare(ctypes.byref(coding), values.ctypes.data, values.size, codes.ctypes.data)
 
     def encode() -> None:
         addresses = (agreed.ctypes.data, payload.ctypes.data)
-        library.sa_codec_encode(coding, values.ctypes.data, values.size, *addresses, 4 * ELEMENTS)
+        library.sa_codec_encode(ctypes.byref(coding), values.ctypes.data, values.size, *addresses, 4 * ELEMENTS)
 
     def decode() -> None:
         addresses = (agreed.ctypes.data, payload.ctypes.data)
-        library.sa_codec_decode(coding, back.ctypes.data, values.size, *addresses, 4 * ELEMENTS)
+        library.sa_codec_decode(ctypes.byref(coding), back.ctypes.data, values.size, *addresses, 4 * ELEMENTS)
 
     prepare()
     agreed = codes.astype(np.int16)
