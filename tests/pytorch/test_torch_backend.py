@@ -18,8 +18,8 @@ from torch_forks import Forked
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 
-HERE = Path(__file__).parents[1]
-PROGRAMS = HERE / "torch_programs.py"
+HELPERS = Path(__file__).parents[1] / "helpers"
+PROGRAMS = HELPERS / "torch_programs.py"
 RUN_S = 100
 # What a process says that didn't end as it should.
 CRASHES = ("terminate called", "Fatal Python error", "Segmentation fault", "core dumped", "Exception ignored")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from test_torch_backend import HERE, Launch, read_until
+from test_torch_backend import HELPERS, Launch, read_until
 
 from transport.control.control_client import query_status
 from transport.switch.daemon import SwitchDaemon
@@ -12,7 +12,7 @@ from transport.switch.daemon_options import DaemonOptions
 
 @pytest.fixture
 def launch() -> Iterator[Launch]:
-    launched = Launch(HERE / "torch_limit_programs.py")
+    launched = Launch(HELPERS / "torch_limit_programs.py")
     yield launched
     launched.stop()
 

@@ -30,7 +30,7 @@ from emulation.scenario.profiles.model_profile import ModelLayer, ModelProfile
 from emulation.scenario.profiles.profile_errors import ProfileError
 from emulation.scenario.scenario import parse as parse_scenario
 from emulation.sim.simulated_run import run_method
-from tests.html_page import checked
+from tests.helpers.html_page import checked
 from tests.profiles.trace_events import ddp_step, write
 from transport.group.method_name import parse
 from transport.schedule.profile import LinearCost
