@@ -47,7 +47,7 @@ def reproduce(
         for number, published in enumerate(wanted, start=1):
             typer.echo(f"[{number}/{len(wanted)}] {published.name}", err=True)
             try:
-                results.append((published, judge(published, published.compute())))
+                results.append((published, judge(published, published.run(published))))
             except ReproduceError as error:
                 stop(str(error), EXIT_FAILED)
         console = Console()

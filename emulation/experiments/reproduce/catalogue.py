@@ -1,32 +1,53 @@
-"""The results there are: a module each in the folders of `results/`, with a `Published` named RESULT."""
+"""The results there are: a TOML file each in the folders of `results/`, and the runs that make our numbers for them."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
 
-from emulation.experiments.reproduce import results
-from emulation.experiments.reproduce.published import Published, ReproduceError
+from emulation.experiments.reproduce import byte_counts, network_times, schedule_times
+from emulation.experiments.reproduce.published import Numbers, Published, PublishedCell, ReproduceError
 from switchagg.option_syntax import choices
 
+RUNS: dict[str, Callable[[Published], Numbers]] = {
+    run.__name__: run
+    for run in (
+        byte_counts.codec_bytes,
+        byte_counts.lanes_of_bytes,
+        byte_counts.sums_of_chosen_values,
+        byte_counts.union_of_blocks,
+        network_times.goodput_of_servers,
+        network_times.halving_over_ring,
+        network_times.servers_beside_switch,
+        network_times.switch_over_ring,
+        schedule_times.best_gain_of_an_order,
+        schedule_times.best_gain_of_slices,
+        schedule_times.merged_gradients,
+        schedule_times.one_transfer_per_machine,
+        schedule_times.push_pull_training,
+        schedule_times.scaling_with_fewer_bytes,
+        schedule_times.three_layers,
+    )
+}
+"""By the name under `run` in a result's file. A result that is open has none."""
 
-def _modules() -> dict[str, str]:
-    """Name of a result -> its module."""
-    modules = pkgutil.walk_packages(results.__path__, f"{results.__name__}.")
-    return {module.name.rpartition(".")[2]: module.name for module in modules if not module.ispkg}
+
+def _paths() -> dict[str, Path]:
+    """Name of a result -> its file."""
+    return {path.stem: path for path in (Path(__file__).parent / "results").rglob("*.toml")}
 
 
 def names() -> list[str]:
     """Of all results, sorted."""
-    return sorted(_modules())
+    return sorted(_paths())
 
 
 def find(name: str) -> Published:
     """The result of that name. ReproduceError that lists those there are."""
-    modules = _modules()
-    if name not in modules:
-        raise ReproduceError(f"'{name[:60]}' is unknown{choices(name, sorted(modules), 'published results')}")
-    published: Published = importlib.import_module(modules[name]).RESULT
-    if published.name != name:
-        raise ReproduceError(f"{modules[name]}: its result is called {published.name}")
-    return published
+    paths = _paths()
+    if name not in paths:
+        raise ReproduceError(f"'{name[:60]}' is unknown{choices(name, sorted(paths), 'published results')}")
+    table = tomllib.loads(paths[name].read_text(encoding="utf-8"))
+    run, cells = table.pop("run", ""), tuple(PublishedCell(**cell) for cell in table.pop("cells"))
+    return Published(name=name, cells=cells, run=RUNS[run] if run else lambda _: {}, **table)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 ERROR_MOST = 0.15
 """Of a judged cell, relative to the paper's number."""
@@ -32,6 +32,8 @@ RULE = (
 
 Role = Literal["judged", "calibrates", "shown"]
 Verdict = Literal["agrees", "differs", "open"]
+Numbers = dict[str, float]
+"""Our numbers, by the names of the cells."""
 
 
 class ReproduceError(ValueError):
@@ -57,7 +59,7 @@ class Published:
     paper: authors, title, venue. source: figure, table or section, and where it was read. conditions: as printed.
     inputs: what of the paper's went into ours; calibration: which cells fix a constant, "" if none. unit: of all
     cells; "speed-up" for speed-ups. reading: how exactly the source can be read. because: why ours differs; missing:
-    what couldn't be read, where nothing can be judged. compute: our numbers, by the names of the cells.
+    what couldn't be read, where nothing can be judged. run: makes our numbers; constants: what it takes from the paper.
     """
 
     name: str
@@ -69,7 +71,8 @@ class Published:
     inputs: str
     unit: str
     cells: tuple[PublishedCell, ...]
-    compute: Callable[[], Mapping[str, float]]
+    run: Callable[[Published], Numbers]
+    constants: Mapping[str, Any] = field(default_factory=dict)
     calibration: str = ""
     reading: str = ""
     because: str = ""
@@ -83,6 +86,10 @@ class Published:
             raise ReproduceError(f"{self.name}: say which cells calibrate, and only if there are any")
         if not self.judged and not self.missing:
             raise ReproduceError(f"{self.name}: nothing is judged, and the file doesn't say what is missing")
+
+    def number(self, cell: str) -> float:
+        """The paper's, by the cell's name."""
+        return next(entry.published for entry in self.cells if entry.name == cell)
 
     @property
     def judged(self) -> tuple[PublishedCell, ...]:
