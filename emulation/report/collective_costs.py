@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from emulation.report.comparison_figures import STYLE
+from emulation.report.figure_kit import STYLE
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce

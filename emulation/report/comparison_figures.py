@@ -7,20 +7,19 @@ schedules keeps its colour and changes its line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from emulation.report import link_sharing, wording
-from emulation.report.svg import GRID, INK, ON_DARK, ON_LIGHT, PAPER, QUIET, WIDTH, tip, tips
+from emulation.report import figure_kit, link_sharing, wording
+from emulation.report.figure_kit import LINESTYLES
+from emulation.report.svg import INK, ON_DARK, ON_LIGHT, PAPER, QUIET, WIDTH, tip, tips
 from emulation.report.topology_figure import topology_figure
 from emulation.report.wording import bytes_text, name_of, percent_text, short_names, time_text
 from emulation.results.results import percentile
@@ -29,25 +28,10 @@ from emulation.scenario.scenario import from_canonical
 from emulation.scenario.topologies.topology_kinds import TOPOLOGIES
 from transport.group.method_name import METHODS, MethodName
 
-LINESTYLES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 LINES_MOST = 8  # methods in one plot of lines, panels in a timeline: the fastest
 TIPS_MOST = 32  # of a line
 _COMPUTE_COLOUR = QUIET
 _BOUND_COLOUR = INK
-
-STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "font.family": "DejaVu Sans",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "figure.facecolor": PAPER,
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
-}
 
 
 def draw_all(built: dict[str, Any], timelines: Mapping[MethodName, Sequence[Span]] | None = None) -> dict[str, Figure]:
@@ -55,26 +39,21 @@ def draw_all(built: dict[str, Any], timelines: Mapping[MethodName, Sequence[Span
 
     timelines: spans by method; `timeline` is drawn if there are any.
     """
-    makers: dict[str, Callable[[dict[str, Any]], Figure | None]] = {
-        "topology": topology,
-        "loads": link_sharing.loads,
-        "shares": link_sharing.shares,
-        "jobs": link_sharing.jobs,
-        "training": training,
-        "breakdown": breakdown,
-        "matrix": matrix,
-        "timeline": lambda document: timeline(document, timelines or {}),
-        "iterations": iterations,
-        "wire": wire,
-        "fidelity": fidelity,
-    }
-    figures = {}
-    with matplotlib.rc_context(STYLE):
-        for name, make in makers.items():
-            figure = make(built)
-            if figure is not None:
-                figures[name] = figure
-    return figures
+    return figure_kit.draw(
+        {
+            "topology": lambda: topology(built),
+            "loads": lambda: link_sharing.loads(built),
+            "shares": lambda: link_sharing.shares(built),
+            "jobs": lambda: link_sharing.jobs(built),
+            "training": lambda: training(built),
+            "breakdown": lambda: breakdown(built),
+            "matrix": lambda: matrix(built),
+            "timeline": lambda: timeline(built, timelines or {}),
+            "iterations": lambda: iterations(built),
+            "wire": lambda: wire(built),
+            "fidelity": lambda: fidelity(built),
+        }
+    )
 
 
 def looks(built: dict[str, Any]) -> dict[MethodName, dict[str, Any]]:
@@ -90,10 +69,6 @@ def looks(built: dict[str, Any]) -> dict[MethodName, dict[str, Any]]:
         style = LINESTYLES[(turn + (base in ("gloo", "ring"))) % len(LINESTYLES)]
         styles[method] = {"color": method.look.colour, "linestyle": style, "label": names[method]}
     return styles
-
-
-def save_png(figure: Figure, path: Path) -> None:
-    figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
 
 
 def _axes(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from emulation.report import comparison_figures, link_sharing, page_kit, wording
+from emulation.report import comparison_figures, figure_kit, link_sharing, page_kit, wording
 from emulation.report.svg import paint
 from emulation.results.results import differing, unequal_ranks
 from emulation.results.speedups import DISTURBED, INVALID, VALID, resolved
@@ -72,8 +72,7 @@ def write_report(
     built: what results.json holds; host: what host.json holds; timelines: spans by method, if there are any.
     """
     drawn = comparison_figures.draw_all(built, timelines or {})
-    for name, figure in drawn.items():
-        comparison_figures.save_png(figure, folder / f"{name}.png")
+    figure_kit.write(drawn, folder)
     path = folder / "report.html"
     path.write_text(render(built, host, drawn), encoding="utf-8")
     return path

@@ -41,8 +41,9 @@ def test_small_worlds_are_measured_and_shown(monkeypatch: pytest.MonkeyPatch, tm
     (tmp_path / engine_page.PAGE).write_text((DOCS / engine_page.PAGE).read_text())
     page, figure = engine_page.write(part, tmp_path)
     before, after = ((folder / engine_page.PAGE).read_text() for folder in (DOCS, tmp_path))
-    assert after.partition(engine_page.BEGIN)[0] == before.partition(engine_page.BEGIN)[0]
-    assert after.partition(engine_page.END)[2] == before.partition(engine_page.END)[2]
+    begin, end = "<!-- measured: written by `switchagg bench engine --docs` -->", "<!-- end -->"
+    assert after.partition(begin)[0] == before.partition(begin)[0]
+    assert after.partition(end)[2] == before.partition(end)[2]
     assert "compiled, ring, n = 2" in after
     assert figure.read_bytes().startswith(b"\x89PNG")
     page.write_text("without a place")

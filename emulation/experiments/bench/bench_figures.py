@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import matplotlib
@@ -13,7 +14,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from emulation.experiments.bench.allreduce.answer import bound, over_gloo, shaped
 from emulation.experiments.bench.allreduce.bench_methods import cut
-from emulation.report.comparison_figures import STYLE
+from emulation.report import figure_kit
 from emulation.report.svg import INK, WIDTH, tip, tips
 from emulation.testbed.certificate.fidelity import rate_text
 from emulation.testbed.mininet.launch import BY_SWITCH
@@ -43,13 +44,10 @@ def draw_all(built: dict[str, Any]) -> dict[str, Figure]:
         "planes": ("planes", planes),
         "numbers": ("numbers", numbers),
     }
-    figures = {}
-    with matplotlib.rc_context(STYLE):
-        for name, (part, make) in makers.items():
-            figure = make(built["parts"][part]) if built["parts"].get(part) else None
-            if figure is not None:
-                figures[name] = figure
-    return figures
+    parts = built["parts"]
+    return figure_kit.draw(
+        {name: partial(make, parts[part]) for name, (part, make) in makers.items() if parts.get(part)}
+    )
 
 
 def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
@@ -149,10 +147,8 @@ def unshaped(networks: Sequence[dict[str, Any]]) -> Figure | None:
                 tip(bar, f"{_label(row['name'])}: {worker:.2f} µs in the worker, {both - worker:.2f} in the switch")
             idle = "" if row["cpu_idle_share"] is None else f", {row['cpu_idle_share']:.0%} idle"
             bars.text(both, place, f" {both:.2f} µs{idle}", va="center", fontsize=8)
-        bars.set_yticks(range(len(largest)), [_label(row["name"]) for row in largest], fontsize=8)
+        figure_kit.bar_labels(bars, (_label(row["name"]) for row in largest))
         bars.set_xlim(0, 1.6 * max(map(_cpu_us, largest)) + 0.05)
-        bars.grid(axis="y", visible=False)
-        bars.invert_yaxis()
         bars.set_xlabel(f"CPU µs per packet sent (hatched: switch), {_size(largest[0]['size_bytes'])}")
     above[0].set_ylabel("algbw, Gb/s per worker")
     figure.legend(names.values(), names.keys(), loc="outside upper center", ncols=4)
@@ -167,9 +163,7 @@ def codecs(networks: Sequence[dict[str, Any]]) -> Figure | None:
     panels = {title: rows for title, rows in panels.items() if rows}
     if not panels:
         return None
-    heights = [1.1 + 0.34 * len(rows) for rows in panels.values()]
-    figure = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
-    every = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    figure, every = figure_kit.stacked([1.1 + 0.34 * len(rows) for rows in panels.values()], WIDTH)
     for axes, (title, rows) in zip(every, panels.items(), strict=True):
         for place, row in enumerate(rows):
             speed, most = (row[name] and row[name] / 4e6 for name in ("algbw_bytes_per_s", "bound_bytes_per_s"))
@@ -179,10 +173,8 @@ def codecs(networks: Sequence[dict[str, Any]]) -> Figure | None:
             if most:
                 axes.plot([most], [place], marker="|", markersize=14, color=_BOUND)
             axes.text(max(speed, most or 0), place, f"  {speed:.3g}, {row['limited_by']}", va="center", fontsize=8)
-        axes.set_yticks(range(len(rows)), [f"{_label(row['name'])}, {row['type']}" for row in rows], fontsize=8)
+        figure_kit.bar_labels(axes, (f"{_label(row['name'])}, {row['type']}" for row in rows))
         axes.set_xlim(0, 1.45 * axes.dataLim.x1)
-        axes.grid(axis="y", visible=False)
-        axes.invert_yaxis()
         axes.set(title=title, xlabel="million elements per second; |: bound")
     return figure
 
@@ -271,9 +263,7 @@ def numbers(part: dict[str, Any]) -> Figure | None:
         return None
     sizes = sorted({row["size_bytes"] for row in part["rows"]})
     by_size = [[row for row in part["rows"] if row["size_bytes"] == size] for size in sizes]
-    heights = [0.8 + 0.24 * len(here) for here in by_size]
-    figure = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
-    panels = figure.subplots(len(sizes), 1, squeeze=False, height_ratios=heights)[:, 0]
+    figure, panels = figure_kit.stacked([0.8 + 0.24 * len(here) for here in by_size], WIDTH)
     for axes, size, here in zip(panels, sizes, by_size, strict=True):
         colours = {"numpy": "#BBBBBB", "python": "#009E73", "native": "#0072B2"}
         for place, row in enumerate(here):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from emulation.experiments.bench import collective_times, text_table
 from emulation.experiments.bench.allreduce.answer import SUMMARY_HEADS, answer, summary
-from emulation.experiments.bench.bench_figures import draw_all
 from emulation.experiments.bench.document import failures
 from emulation.experiments.bench.links import one_way as links
 from emulation.experiments.bench.planes import p4_engine, packet_engine
@@ -41,8 +43,8 @@ CAPTIONS = {
 NETWORKS = ("allreduce", "unshaped", "codecs", "loss", "racks")
 
 
-def write_page(built: dict[str, Any], path: Path) -> None:
-    """Draws the figures again, as SVG. Raises OSError."""
+def write_page(built: dict[str, Any], figures: Mapping[str, Figure], path: Path) -> None:
+    """The figures stand in the page as SVG. Raises OSError."""
     parts = built["parts"]
     networks = {
         name: [
@@ -68,9 +70,7 @@ def write_page(built: dict[str, Any], path: Path) -> None:
         summary_heads=SUMMARY_HEADS,
         summary=summary(built),
         failures=[*itertools.chain(*failures(parts, tuple(parts)))],
-        figures=[
-            page_kit.drawn(figure, name, CAPTIONS[name], TITLES[name]) for name, figure in draw_all(built).items()
-        ],
+        figures=[page_kit.drawn(figure, name, CAPTIONS[name], TITLES[name]) for name, figure in figures.items()],
         titles=TITLES,
         networks=networks,
         facts=[(name.replace("_", " "), value) for name, value in {**built["machine"], **built["load"]}.items()],

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from emulation.experiments.bench import bandwidths, sharding_times, text_table
+from emulation.experiments.bench import bandwidths, sharding_times
+from emulation.report import table_kit
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
@@ -106,7 +107,7 @@ def lines(part: dict[str, Any]) -> list[str]:
     what = f"n = {WORKERS}, {RATE_BPS // 10**9} Gb/s, {DELAY_NS // 10**6} ms per link, virtual time"
     decision = part["scheduler"]["decision_ns"]
     return [
-        *text_table.columns((what, "size (B)", "time (ms)", "model (ms)", "off", "#wrong"), cells),
+        *table_kit.columns((what, "size (B)", "time (ms)", "model (ms)", "off", "#wrong"), cells),
         f"a decision of the scheduler: {decision['median'] / 1e3:.2f} us ({decision['p25'] / 1e3:.2f} … "
         f"{decision['p75'] / 1e3:.2f}), of {part['scheduler']['transfers']} transfers in an iteration",
         *sharding_times.lines(part.get("sharded", [])),

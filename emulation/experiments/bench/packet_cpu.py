@@ -16,7 +16,7 @@ from emulation.experiments.bench.allreduce.allreduce_cells import Bench, BenchRe
 from emulation.experiments.bench.allreduce.rank_messages import OperationsMeasured, RunOperations
 from emulation.experiments.bench.allreduce.ranks import Ranks
 from emulation.experiments.bench.sampling import Sample, Sampler, Symbols
-from emulation.experiments.bench.text_table import columns
+from emulation.report.table_kit import columns
 from emulation.testbed.mininet.launch import RunningScenario
 from switchagg.native import library
 

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from emulation.experiments.bench import bandwidths, text_table
+from emulation.experiments.bench import bandwidths
 from emulation.experiments.bench.allreduce.allreduce_rank import MeetingPoint
 from emulation.experiments.bench.allreduce.bench_methods import ELEMENTS
 from emulation.experiments.bench.sharding_rank import ALL_GATHER, BOTH, REDUCE_SCATTER, ShardingTask, ShardingTimes
+from emulation.report import table_kit
 from emulation.scenario.bounds import NetworkParameters, bound_together
 from emulation.scenario.scenario import ALLREDUCE, Scenario
 from emulation.scenario.scenario_tables import Faults, Methods, SwitchSettings, TopologyOptions, WorkloadOptions
@@ -136,4 +137,4 @@ def lines(rows: list[dict[str, Any]]) -> list[str]:
     ]
     what = f"{rows[0]['size_bytes']} B, n = {WORKERS}, {rate_text(RATE_BPS)}, real processes"
     heads = (what, "time (ms)", "bound (ms)", "of bound", "sent/size", "received/size", "#wrong")
-    return text_table.columns(heads, cells)
+    return table_kit.columns(heads, cells)

@@ -16,7 +16,7 @@ from emulation.experiments.bench.allreduce.allreduce_cells import ROUNDS, BenchR
 from emulation.experiments.bench.allreduce.answer import SUMMARY_HEADS, summary
 from emulation.experiments.bench.allreduce.bench_methods import BenchMethod
 from emulation.experiments.bench.document import MachineLoad, write
-from emulation.experiments.bench.text_table import columns
+from emulation.report.table_kit import columns
 from emulation.scenario.bounds import elements_most, elements_that_fit
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import ALLREDUCE, Scenario, ScenarioError
@@ -229,15 +229,11 @@ def draw(built: dict[str, Any], out: Path) -> list[Path]:
     """Writes the figures that the document has numbers for, and a page with all of it."""
     from emulation.experiments.bench.bench_figures import draw_all
     from emulation.experiments.bench.bench_page import write_page
-    from emulation.report.comparison_figures import save_png
+    from emulation.report import figure_kit
 
-    out.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, figure in draw_all(built).items():
-        paths.append(out / f"{name}.png")
-        save_png(figure, paths[-1])
-    paths.append(out / "bench.html")
-    write_page(built, paths[-1])
+    figures = draw_all(built)
+    paths = [*figure_kit.write(figures, out), out / "bench.html"]
+    write_page(built, figures, paths[-1])
     return paths
 
 

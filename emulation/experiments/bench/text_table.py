@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from emulation.testbed.certificate.fidelity import rate_text
@@ -44,16 +43,6 @@ def line(row: dict[str, Any]) -> str:
         f"{_scaled(row['share_of_payload_limit'], 0.01, 1):>7} {_scaled(row['share_of_bound'], 0.01, 1):>7}  "
         f"{row['limited_by']}"
     )
-
-
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A plain table: the first column to the left, the others to the right."""
-    widths = [max(len(cells[at]) for cells in (head, *rows)) for at in range(len(head))]
-    lines = []
-    for cells in (head, *rows):
-        first, *other_cells = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-        lines.append("  ".join([first.strip().ljust(widths[0]), *other_cells]).rstrip())
-    return lines
 
 
 def _scaled(value: float | None, unit: float, digits: int) -> str:

@@ -14,16 +14,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
 from emulation.experiments.bench.document import machine
 from emulation.experiments.sweep import sweep_page
 from emulation.experiments.sweep import sweep_run as sweeping
 from emulation.experiments.sweep.sweep_cells import Store, SweepCell
-from emulation.report import wording
-from emulation.report.comparison_figures import STYLE, save_png
+from emulation.report import figure_kit, page_kit, wording
+from emulation.report.table_kit import markdown
 from emulation.results.results import write_json
 from emulation.results.speedups import ratio
 from emulation.scenario.errors import RunFailed
@@ -40,7 +39,6 @@ APART = 0.02
 """Predictions closer than this don't order two methods."""
 TELLING = 0.01
 """A factor of a difference that is worth a word."""
-BEGIN, END = "<!-- measured: written by `switchagg bench fidelity --docs` -->", "<!-- end -->"
 
 Log = Callable[[str], None]
 Pair = dict[str, Any]
@@ -209,18 +207,13 @@ def write(built: dict[str, Any], out: Path, docs: Path | None) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / "fidelity.json", out / "fidelity.png", out / "fidelity.md"]
     write_json(paths[0], built)
-    with matplotlib.rc_context(STYLE):
-        save_png(figure(built), paths[1])
+    figure_kit.write(figure_kit.draw({"fidelity": lambda: figure(built)}), out)
     text = "\n".join([*lines(built), "", *table(built)]) + "\n"
     paths[2].write_text(text, encoding="utf-8")
     if docs is not None:
         guide = docs / "fidelity.md"
-        before, begin, rest = guide.read_text(encoding="utf-8").partition(BEGIN)
-        _, end, after = rest.partition(END)
-        if not begin or not end:
-            raise RunFailed(f"{guide}: has no place for the results: lines '{BEGIN}' and '{END}'")
         image = "![Measured against predicted time, and the differences by method](fidelity.png)"
-        guide.write_text(f"{before}{BEGIN}\n\n{image}\n\n{text}\n{END}{after}", encoding="utf-8")
+        page_kit.insert_results(guide, "switchagg bench fidelity --docs", f"{image}\n\n{text}")
         (docs / "fidelity.png").write_bytes(paths[1].read_bytes())
         paths += [guide, docs / "fidelity.png"]
     return paths
@@ -261,9 +254,8 @@ def table(built: dict[str, Any]) -> list[str]:
             continue
         if not valid:
             text += ["", "INVALID, so that these times say nothing:", ""]
-        text += [f"| at | method | predicted | measured | difference | {last} |", "|---|---|---|---|---|---|"]
-        for pair in pairs:
-            cells = [
+        rows = [
+            [
                 sweep_page.values_text(pair["point"]),
                 f"`{pair['method']}`",
                 wording.time_text(pair["predicted_ns"]),
@@ -271,7 +263,9 @@ def table(built: dict[str, Any]) -> list[str]:
                 "" if pair["difference"] is None else _signed(pair["difference"]),
                 why(pair) if valid else "; ".join(pair["reasons"]).replace("|", "/"),
             ]
-            text.append(f"| {' | '.join(cells)} |")
+            for pair in pairs
+        ]
+        text += markdown(("at", "method", "predicted", "measured", "difference", last), rows)
     return text
 
 
@@ -295,9 +289,8 @@ def figure(built: dict[str, Any]) -> Figure:
         line, *([(1 + sign * TARGET) * end for end in line] for sign in (-1, 1)), color="#DDDDDD", linewidth=0
     )
     left.set(xscale="log", yscale="log", xlabel="predicted in virtual time, ms", ylabel="measured in Mininet, ms")
-    for axis in (left.xaxis, left.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:g}"[0] in "25" else ""))
+    figure_kit.decimal_ticks(left.xaxis)
+    figure_kit.decimal_ticks(left.yaxis)
     left.set_title("Communication in an iteration")
     right.axvspan(-TARGET, TARGET, color="#DDDDDD", linewidth=0)
     right.set_yticks(range(len(names)), names, fontsize=8)

@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from emulation.experiments.reproduce.published import Judgement, Published
-from emulation.report.comparison_figures import STYLE
+from emulation.report.figure_kit import STYLE
 
 _PAPER, _REPRODUCED, _CALIBRATED = "#999999", "#0072B2", "#A6CEE3"  # grey, and two blues of which both print
 _BAR = 0.38

@@ -9,6 +9,7 @@ from statistics import median
 
 from emulation.experiments.reproduce.figure import svg
 from emulation.experiments.reproduce.published import RULE, Judgement, Published, PublishedCell
+from emulation.report.table_kit import markdown
 
 Judged = tuple[Published, Judgement]
 
@@ -73,7 +74,7 @@ def section(published: Published, judgement: Judgement) -> str:
     ]
     lines = [f"## {published.title}", "", f"`switchagg reproduce {published.name}`", ""]
     lines += [f"- {word}: {text}" for word, text in facts if text]
-    lines += ["", *_table(("cell", f"paper, {published.unit}", "ours", "error"), cell_rows(published, judgement)), ""]
+    lines += ["", *markdown(("cell", f"paper, {published.unit}", "ours", "error"), cell_rows(published, judgement)), ""]
     if judgement.reproduced:
         lines += [f"![{published.title}: the paper's numbers and ours](reproduced/{published.name}.svg)", ""]
     return "\n".join(lines)
@@ -83,17 +84,12 @@ def write(results: Sequence[Judged], folder: Path) -> None:
     """reproduced.md and reproduced/NAME.svg into a folder of documents."""
     figures = folder / "reproduced"
     figures.mkdir(parents=True, exist_ok=True)
-    parts = [HEAD.format(rule=RULE) + "\n".join(_table(SUMMARY_HEAD, summary_rows(results))) + "\n"]
+    parts = [HEAD.format(rule=RULE) + "\n".join(markdown(SUMMARY_HEAD, summary_rows(results))) + "\n"]
     for published, judgement in results:
         parts.append(section(published, judgement))
         if judgement.reproduced:
             (figures / f"{published.name}.svg").write_text(svg(published, judgement))
     (folder / "reproduced.md").write_text("\n".join(parts))
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(line) + " |" for line in lines]
 
 
 def _remark(cell: PublishedCell, judgement: Judgement) -> str:

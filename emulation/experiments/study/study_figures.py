@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import log10
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from emulation.experiments.study.study_plan import FLOAT32
-from emulation.report.comparison_figures import LINESTYLES, STYLE, save_png
+from emulation.report import figure_kit
+from emulation.report.figure_kit import LINESTYLES
 from emulation.testbed.certificate.fidelity import rate_text
 
 Row = dict[str, Any]
@@ -31,20 +32,8 @@ PARTS = {"compute": "#BBBBBB", "codec": "#E69F00", "link": "#0072B2"}
 
 def write(document: dict[str, Any], folder: Path) -> list[Path]:
     """PNGs of those the document has numbers for. Raises OSError."""
-    makers: dict[str, Callable[[dict[str, Any]], Figure | None]] = {
-        "accuracy": accuracy,
-        "curves": curves,
-        "error": error,
-        "time": time_to_accuracy,
-    }
-    paths = []
-    with matplotlib.rc_context(STYLE):
-        for name, make in makers.items():
-            figure = make(document)
-            if figure is not None:
-                paths.append(folder / f"{name}.png")
-                save_png(figure, paths[-1])
-    return paths
+    makers = {"accuracy": accuracy, "curves": curves, "error": error, "time": time_to_accuracy}
+    return figure_kit.write(figure_kit.draw({name: partial(make, document) for name, make in makers.items()}), folder)
 
 
 def places(document: dict[str, Any]) -> Iterator[tuple[Place, list[Row]]]:
@@ -66,8 +55,7 @@ def accuracy(document: dict[str, Any]) -> Figure | None:
     mean."""
     every = list(places(document))
     heights = [2.8 + 0.25 * len(rows) for _, rows in every]
-    figure = Figure(figsize=(10, sum(heights)), layout="constrained")
-    panels = [axes for (axes,) in figure.subplots(len(every), 1, squeeze=False, height_ratios=heights)]
+    figure, panels = figure_kit.stacked(heights, 10)
     for axes, height, ((workload, workers), rows) in zip(panels, heights, every, strict=True):
         plain = next((row for row in rows if row["codec"] == FLOAT32), None)
         if plain is not None:
@@ -81,8 +69,7 @@ def accuracy(document: dict[str, Any]) -> Figure | None:
         axes.set_xscale("log")
         axes.set_yscale("log")
         _labels(axes, [(_bits(row), _error(row["accuracy"]), short(row["codec"])) for row in ended], height - 1)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:g}"[0] in "25" else ""))
+        figure_kit.decimal_ticks(axes.xaxis)
         for place in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
             place(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))
         axes.tick_params(axis="y", which="minor", labelsize=8)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from emulation.experiments.bench.text_table import columns
 from emulation.experiments.study.study_figures import places
 from emulation.experiments.study.study_plan import FLOAT32, is_method
+from emulation.report.table_kit import columns, markdown
 from emulation.testbed.certificate.fidelity import rate_text
 
 HEADS = (
@@ -37,9 +37,7 @@ def tables(document: dict[str, Any]) -> list[str]:
         ]
         rates = [rate_text(line) for line in document["line_rates_bps"]]
         heads = [*HEADS, *(f"time, {rate}" for rate in rates)]
-        lines += ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-        lines += ["| " + " | ".join(_cells(document, row)) + " |" for row in rows]
-        lines.append("")
+        lines += [*markdown(heads, [_cells(document, row) for row in rows]), ""]
     return lines
 
 

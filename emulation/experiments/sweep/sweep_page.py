@@ -12,11 +12,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from emulation.report import comparison_figures, wording
+from emulation.report import comparison_figures, figure_kit, wording
 from emulation.report.page_kit import drawn as shown_as
 from emulation.report.page_kit import render
 from emulation.report.svg import WIDTH, tips
@@ -98,9 +97,8 @@ def write(document: dict[str, Any], folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "sweep.json", document)
-        drawn = draw(document)
-        for name, figure in drawn.items():
-            comparison_figures.save_png(figure, folder / f"{name}.png")
+        drawn = figure_kit.draw({"sweep": lambda: figure(document)})
+        figure_kit.write(drawn, folder)
         page = folder / "sweep.html"
         page.write_text(_render(document, drawn), encoding="utf-8")
     except OSError as error:
@@ -253,17 +251,12 @@ def _order(key: tuple[Any, ...]) -> tuple[Any, ...]:
 # ---- figures and HTML
 
 
-def draw(document: dict[str, Any]) -> dict[str, Figure]:
-    """`sweep`: median iteration and speed-up over the baseline along the first axis, a row of plots for each facet."""
-    with matplotlib.rc_context(comparison_figures.STYLE):
-        return {"sweep": _figure(document)}
-
-
-def _figure(document: dict[str, Any]) -> Figure:
+def figure(document: dict[str, Any]) -> Figure:
+    """Median iteration and speed-up over the baseline along the first axis, a row of plots for each facet."""
     panels = facets(document)[:PANELS_MOST]
     legend = 0.16 * len(document["methods"])
-    figure = Figure(figsize=(WIDTH, 0.8 + 2.8 * len(panels) + legend), layout="constrained")
-    rows = figure.subplots(len(panels), 2, squeeze=False, sharex=True, sharey="col")
+    drawn = Figure(figsize=(WIDTH, 0.8 + 2.8 * len(panels) + legend), layout="constrained")
+    rows = drawn.subplots(len(panels), 2, squeeze=False, sharex=True, sharey="col")
     looks = comparison_figures.looks({"methods": [{"method": method} for method in document["methods"]]})
     for (rest, places), (left, right) in zip(panels, rows, strict=True):
         marks = [next(iter(place.x.items()), ("", "")) for place in places]
@@ -276,13 +269,12 @@ def _figure(document: dict[str, Any]) -> Figure:
         baseline = document["baseline"]
         right.set(ylabel="speed-up of an iteration", title=f"Over {wording.in_text(baseline)}" if baseline else "")
         left.set_yscale("log")
-        left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        left.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:g}"[0] in "25" else ""))
+        figure_kit.decimal_ticks(left.yaxis)
     for axes in rows[-1]:
         axes.set_xlabel(", ".join(panels[0][1][0].x))
     handles, labels = rows[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
-    return figure
+    drawn.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+    return drawn
 
 
 def _numeric(marks: Sequence[tuple[str, Value]]) -> bool:

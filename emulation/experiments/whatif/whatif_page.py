@@ -8,17 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from emulation.experiments.bench.text_table import columns
 from emulation.experiments.whatif.gains import words
-from emulation.report import page_kit
-from emulation.report.comparison_figures import STYLE, save_png
+from emulation.report import figure_kit, page_kit
 from emulation.report.svg import INK, WIDTH, tip
+from emulation.report.table_kit import columns
 from emulation.report.wording import bytes_text, name_of, time_text
 from emulation.testbed.certificate.fidelity import rate_text
 from transport.group.method_name import parse
@@ -39,10 +37,9 @@ def write(document: dict[str, Any], folder: Path) -> Path:
     """whatif.json, .svg, .png and .html; the path of the last. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "whatif.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    with matplotlib.rc_context(STYLE):
-        drawn = figure(document)
-        save_png(drawn, folder / "whatif.png")
-    drawing = page_kit.drawn(drawn, "whatif", CAPTION)
+    figures = figure_kit.draw({"whatif": lambda: figure(document)})
+    figure_kit.write(figures, folder)
+    drawing = page_kit.drawn(figures["whatif"], "whatif", CAPTION)
     (folder / "whatif.svg").write_text(drawing["svg"], encoding="utf-8")
     text = page_kit.render(
         "whatif",
@@ -148,9 +145,7 @@ def figure(document: dict[str, Any]) -> Figure:
         (link, sorted((row for row in link["rows"] if row["method"] != link["baseline"]), key=lambda row: row["gain"]))
         for link in document["links"]
     ]
-    heights = [0.7 + BAR_INCHES * len(rows) for _, rows in panels]
-    drawn = Figure(figsize=(WIDTH, sum(heights)), layout="constrained")
-    every = drawn.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    drawn, every = figure_kit.stacked([0.7 + BAR_INCHES * len(rows) for _, rows in panels], WIDTH, sharex=True)
     for axes, (link, rows) in zip(every, panels, strict=True):
         colours = [parse(row["method"], virtual=True).look.colour if row["resolved"] else UNRESOLVED for row in rows]
         bars = axes.barh(

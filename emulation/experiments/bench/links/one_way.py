@@ -15,9 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from emulation.experiments.bench import bandwidths, text_table
+from emulation.experiments.bench import bandwidths
 from emulation.experiments.bench.links import rdma
 from emulation.experiments.bench.links.link_end import EndPlace, OpenCandidate, RunTransfer, TransferMeasured
+from emulation.report import table_kit
 from emulation.results.results import percentile
 from emulation.scenario.errors import RunFailed
 from emulation.testbed import children, patience
@@ -237,7 +238,7 @@ def lines(part: dict[str, Any]) -> list[str]:
             )
         )
     head = ("one way, veth, not shaped", "size (B)", "Gb/s", "25 % … 75 %", "messages/s", "CPU (us/message)")
-    return [*text_table.columns((*head, "of plain pyzmq"), cells), "", *_write_lines(part["writes"])]
+    return [*table_kit.columns((*head, "of plain pyzmq"), cells), "", *_write_lines(part["writes"])]
 
 
 def _write_lines(writes: Sequence[dict[str, Any]]) -> list[str]:
@@ -255,7 +256,7 @@ def _write_lines(writes: Sequence[dict[str, Any]]) -> list[str]:
             )
         )
     head = ("one way, veth, not shaped", "size (B)", "Gb/s", "least … most", "plain UDP (Gb/s)", "of plain UDP")
-    return text_table.columns(head, cells)
+    return table_kit.columns(head, cells)
 
 
 def missing() -> str:

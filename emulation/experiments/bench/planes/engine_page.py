@@ -5,40 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from emulation.experiments.bench.document import machine
 from emulation.experiments.bench.planes import packet_engine
-from emulation.report.comparison_figures import STYLE, save_png
-from emulation.scenario.errors import RunFailed
+from emulation.report import figure_kit, page_kit
 
-PAGE, FIGURE = "packet-engine.md", "packet-engine.png"
-BEGIN, END = "<!-- measured: written by `switchagg bench engine --docs` -->", "<!-- end -->"
+PAGE = "packet-engine.md"
 
 
 def write(part: dict[str, Any], docs: Path) -> list[Path]:
     """Puts both into a folder with a page that has a place for them. Raises RunFailed, OSError."""
-    page, drawn = docs / PAGE, docs / FIGURE
-    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise RunFailed(f"{page}: has no place for the results: lines '{BEGIN}' and '{END}'")
-    with matplotlib.rc_context(STYLE):
-        save_png(figure(part), drawn)
     facts = machine()
     text = [
-        f"![Time and memory against events, 4 to 1,024 workers]({FIGURE})",
+        "![Time and memory against events, 4 to 1,024 workers](packet-engine.png)",
         "",
         f"On {facts['cpu_model']}, one core. {_slopes(part)}",
         "",
         "```",
         *packet_engine.lines(part),
         "```",
+        "",
     ]
-    page.write_text("\n".join([f"{before}{BEGIN}", "", *text, "", f"{END}{after}"]), encoding="utf-8")
-    return [page, drawn]
+    page_kit.insert_results(docs / PAGE, "switchagg bench engine --docs", "\n".join(text))
+    return [docs / PAGE, *figure_kit.write(figure_kit.draw({"packet-engine": lambda: figure(part)}), docs)]
 
 
 def _slopes(part: dict[str, Any]) -> str:

@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from emulation.experiments.bench import bandwidths, text_table
+from emulation.experiments.bench import bandwidths
 from emulation.experiments.bench.links.one_way import VethPair
 from emulation.experiments.bench.planes.p4_worker import BeginSending, Counts, WorkerPlace, job_of
 from emulation.experiments.bench.planes.planes import BUNDLE_ROWS, WINDOW, BundleTraffic
+from emulation.report import table_kit
 from emulation.scenario.errors import RunFailed
 from emulation.testbed import children, patience
 from emulation.testbed.children import Child
@@ -71,7 +72,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
 
 def lines(part: dict[str, Any]) -> list[str]:
     """The tables for people."""
-    text_lines = text_table.columns(
+    text_lines = table_kit.columns(
         ("in memory", "packets/s", "ns per packet", "min", "max"),
         [
             (
@@ -82,11 +83,11 @@ def lines(part: dict[str, Any]) -> list[str]:
             for row in part["rows"]
         ],
     )
-    text_lines += text_table.columns(
+    text_lines += table_kit.columns(
         ("compile to ready", "seconds", "min", "max"),
         [(row["what"], *(f"{row['seconds'][k]:.2f}" for k in ("median", "least", "most"))) for row in part["starts"]],
     )
-    text_lines += text_table.columns(
+    text_lines += table_kit.columns(
         ("on veth, 2 workers", "packets in/s", "min", "max", "results", "wrong", "resent"),
         [
             (row["switch"], *(f"{row['pps'][k]:,.0f}" for k in ("median", "least", "most")),

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.experiments.bench import text_table
 from emulation.experiments.bench.bandwidths import MEGABYTE
+from emulation.report import table_kit
 from emulation.scenario.scenario import find, load
 from emulation.scenario.topologies.topology import Fabric
 from emulation.sim.engine.engine_choice import COMPILED, PYTHON
@@ -208,7 +208,7 @@ def lines(part: dict[str, Any]) -> list[str]:
         for row in part["rows"]
     ]
     head = ("packet engine, one core", "values", "hops (M)", "CPU (s)", "hops/s (M)", "python's", "#wrong")
-    text = text_table.columns(head, cells)
+    text = table_kit.columns(head, cells)
     if speedups := scenario_speedups(part):
         text_of_methods = ", ".join(f"{method} {times:.0f}x" for method, times in speedups.items())
         text += ["", f"{SCENARIO}'s allreduces without training, CPU time of Python by C: {text_of_methods}"]
@@ -225,5 +225,5 @@ def lines(part: dict[str, Any]) -> list[str]:
     return [
         *text,
         "",
-        *text_table.columns(("one array, world and all", "events (M)", "wall (s)", "CPU (s)", "GB"), sizes),
+        *table_kit.columns(("one array, world and all", "events (M)", "wall (s)", "CPU (s)", "GB"), sizes),
     ]

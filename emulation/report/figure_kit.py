@@ -1,0 +1,67 @@
+"""Figures of all pages: one style, one way to draw those that a document has numbers for, and the axes they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from emulation.report.svg import GRID, INK, PAPER
+
+LINESTYLES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+
+STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "font.family": "DejaVu Sans",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "figure.facecolor": PAPER,
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+}
+
+
+def draw(makers: Mapping[str, Callable[[], Figure | None]]) -> dict[str, Figure]:
+    """Figures by name, in order, of those makers that have something to draw."""
+    with matplotlib.rc_context(STYLE):
+        return {name: figure for name, make in makers.items() if (figure := make()) is not None}
+
+
+def write(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
+    """A PNG for each figure, named after it. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{name}.png" for name in figures]
+    for path, figure in zip(paths, figures.values(), strict=True):
+        figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
+    return paths
+
+
+def stacked(heights: Sequence[float], width: float, *, sharex: bool = False) -> tuple[Figure, list[Axes]]:
+    """A figure with panels of these heights, in inches, below each other."""
+    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
+    panels = figure.subplots(len(heights), 1, squeeze=False, sharex=sharex, height_ratios=heights)
+    return figure, list(panels[:, 0])
+
+
+def decimal_ticks(axis: Axis) -> None:
+    """Numbers of a logarithmic axis as people write them: 1, 2, 5, 10."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:g}"[0] in "25" else ""))
+
+
+def bar_labels(axes: Axes, names: Iterable[str]) -> None:
+    """Names beside horizontal bars at 0, 1, 2 …, the first on top."""
+    texts = list(names)
+    axes.set_yticks(range(len(texts)), texts, fontsize=8)
+    axes.grid(axis="y", visible=False)
+    axes.invert_yaxis()
