@@ -132,60 +132,6 @@ def allreduce(
             raise RunFailed("; ".join(failed))
 
 
-@app.command()
-def where(
-    workers: Annotated[int, typer.Option(min=2, max=64)] = 4,
-    rate: Annotated[str, typer.Option(help="Of every link, like 200M or unshaped")] = "unshaped",
-    size: Annotated[str, typer.Option(help="Of a rank's array")] = "25MB",
-    dtype: Annotated[str, typer.Option(help="float32 or int32")] = "float32",
-    elements: ElementsOption = None,
-    window: WindowOption = 256,
-    segments: SegmentsOption = None,
-    mtu: Annotated[int, typer.Option(min=576, max=65_535, help="Of every link, in bytes")] = 1500,
-    seconds: Annotated[float, typer.Option(min=0.1, max=30, help="Of operations and the checks between them")] = 10.0,
-    functions: Annotated[int, typer.Option(min=0, max=1000, help="How many functions of the kernel")] = 20,
-    codec: Annotated[str, typer.Option(help="Of the values, like lanes8  [default: fixed point]")] = "",
-) -> None:
-    """Where the CPU time of a packet goes, at a worker and at the switch, by part and by function of the kernel."""
-    with outcomes():
-        from emulation.experiments.bench import bandwidths, suite
-        from emulation.experiments.bench import packet_cpu as parts
-
-        suite.require()
-        matrix = suite.BenchMatrix(
-            [workers],
-            [_parsed("--rate", bandwidths.parse_rate, rate)],
-            [_parsed("--size", bandwidths.parse_size, size)],
-            f"switch~{codec}:native" if codec else "switch:native",
-            dtype=dtype,
-            elements=elements,
-            window_slots=window,
-            mtu_bytes=mtu,
-            segments_max=segments,
-        )
-        for line in parts.lines(parts.measure(matrix.requests()[0], seconds, _log), functions):
-            typer.echo(line)
-
-
-@app.command()
-def urgent(
-    workers: Annotated[int, typer.Option(min=2, max=16)] = 4,
-    rate: Annotated[str, typer.Option(help="Of every link")] = "200M",
-    size: Annotated[str, typer.Option(help="Of a rank's array in the long calls")] = "25MB",
-) -> None:
-    """An urgent 10 kB call of a ring beside a long one on strict queues: alone, with a flow for each class, without."""
-    with outcomes():
-        from emulation.experiments.bench import bandwidths, suite
-        from emulation.experiments.bench.urgent import measure
-        from transport.links.link_kinds import links_with
-
-        suite.require()
-        rate_bps = _parsed("--rate", bandwidths.parse_rate, rate)
-        bulk_bytes = _parsed("--size", bandwidths.parse_size, size)
-        for line in measure(links_with("mesh"), workers, rate_bps, bulk_bytes, _log):
-            typer.echo(line)
-
-
 class _Printer:
     """Prints rows as they come, each network under its heading."""
 
@@ -211,43 +157,6 @@ def planes(quick: Quick = False, out: Out = OUT) -> None:
 def numbers(quick: Quick = False, out: Out = OUT) -> None:
     """Codecs, fixed point and lanes, beside a copy of the same array: GB/s on one core."""
     _part("numbers", quick, out)
-
-
-@app.command()
-def collectives(quick: Quick = False, out: Out = OUT) -> None:
-    """Host collectives in virtual time beside the cost model; what a decision of the scheduler costs; and
-    reduce-scatter and all-gather in real processes, alone and at once."""
-    _part("collectives", quick, out)
-
-
-@app.command()
-def links(quick: Quick = False, out: Out = OUT) -> None:
-    """Messages one way over a veth pair: ZeroMQ beside plain pyzmq, TCP, UDP, and RDMA writes beside plain UDP."""
-    _part("links", quick, out)
-
-
-@app.command()
-def p4(quick: Quick = False, out: Out = OUT) -> None:
-    """The P4 engine: packets in memory and on veth, time to ready; beside bmv2 where it is installed."""
-    _part("p4", quick, out)
-
-
-@app.command()
-def engine(
-    quick: Quick = False,
-    out: Out = OUT,
-    docs: Annotated[Path | None, typer.Option(help="Folder with the page packet-engine.md, for the results")] = None,
-) -> None:
-    """The packet engines of virtual time, in C and in Python: packets on links per second of one core; time and memory
-    against events, 4 to 1,024 workers."""
-    _part("engine", quick, out)
-    if docs is not None:
-        with outcomes():
-            from emulation.experiments.bench import document
-            from emulation.experiments.bench.planes import engine_page
-
-            for path in engine_page.write(document.read(out / "bench.json")["parts"]["engine"], docs):
-                typer.echo(str(path))
 
 
 @app.command()

@@ -15,8 +15,8 @@ from emulation.experiments.bench.allreduce.answer import answer, summary
 from emulation.experiments.bench.allreduce.bench_methods import BenchMethod
 from emulation.experiments.bench.allreduce.rank_messages import Operation, OperationsMeasured
 from emulation.experiments.bench.bench_figures import draw_all, loss_shares
-from emulation.experiments.bench.planes.codecs import measure as measure_numbers
-from emulation.experiments.bench.planes.planes import BundleTraffic
+from emulation.experiments.bench.codec_times import measure as measure_numbers
+from emulation.experiments.bench.plane_times import BundleTraffic
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import ScenarioError, canonical
 from emulation.scenario.scenario import parse as parse_scenario

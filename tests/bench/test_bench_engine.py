@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from emulation.experiments.bench.planes import engine_page, packet_engine
-from emulation.experiments.bench.planes.packet_engine import EngineCase, exponent, scenario_speedups
 from emulation.scenario.errors import RunFailed
 from switchagg.native import library
+from tools.bench import engine_page, packet_engine
+from tools.bench.packet_engine import EngineCase, exponent, scenario_speedups
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -41,7 +41,7 @@ def test_small_worlds_are_measured_and_shown(monkeypatch: pytest.MonkeyPatch, tm
     (tmp_path / engine_page.PAGE).write_text((DOCS / engine_page.PAGE).read_text())
     page, figure = engine_page.write(part, tmp_path)
     before, after = ((folder / engine_page.PAGE).read_text() for folder in (DOCS, tmp_path))
-    begin, end = "<!-- measured: written by `switchagg bench engine --docs` -->", "<!-- end -->"
+    begin, end = "<!-- measured: written by `python -m tools.bench engine --docs` -->", "<!-- end -->"
     assert after.partition(begin)[0] == before.partition(begin)[0]
     assert after.partition(end)[2] == before.partition(end)[2]
     assert "compiled, ring, n = 2" in after

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from emulation.experiments.bench import bench_figures, collective_times, sharding_times
+from emulation.experiments.bench import bench_figures
 from emulation.experiments.bench.allreduce import bench_methods
-from emulation.experiments.bench.links import one_way as links
-from emulation.experiments.bench.links.link_end import EndPlace, LinkExecutor, OpenCandidate, opened
-from emulation.experiments.bench.links.plain_zeromq import MODES
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import ScenarioError
 from emulation.testbed.mininet import mininet_run
 from tests.contract.meshes import free_addresses
+from tools.bench import collective_times, sharding_times
+from tools.bench import one_way as links
+from tools.bench.link_end import EndPlace, LinkExecutor, OpenCandidate, opened
+from tools.bench.plain_zeromq import MODES
 from transport.group.method_name import METHODS, links_of, parse
 from transport.group.method_name import parse as parse_method
 

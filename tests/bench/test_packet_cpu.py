@@ -1,4 +1,4 @@
-"""`switchagg bench where`: samples are attributed to the parts of a packet's time."""
+"""`python -m tools.bench where`: samples are attributed to the parts of a packet's time."""
 
 import os
 import time
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from emulation.experiments.bench import packet_cpu, sampling
-from emulation.experiments.bench.sampling import Sample, Sampler, Symbols, _Table
 from emulation.scenario.errors import RunFailed
 from switchagg.native import library
+from tools.bench import packet_cpu, sampling
+from tools.bench.sampling import Sample, Sampler, Symbols, _Table
 
 KERNEL = """ffffffff81000000 T _stext
 ffffffff81000100 T do_syscall_64

@@ -12,8 +12,8 @@ from statistics import median
 
 import pytest
 
-from emulation.experiments.bench.planes import codecs
-from emulation.experiments.bench.planes.planes import BundleTraffic, endpoint, timer_of
+from emulation.experiments.bench import codec_times
+from emulation.experiments.bench.plane_times import BundleTraffic, endpoint, timer_of
 from emulation.sim.engine.engine_choice import COMPILED, PYTHON
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
@@ -31,8 +31,8 @@ def of_planes() -> Iterator[tuple[str, float]]:
 
 
 def of_codecs() -> Iterator[tuple[str, float]]:
-    for row in codecs.measure(True, lambda _: None)["rows"]:
-        if row["implementation"] == "native" and row["size_bytes"] == codecs.SIZES[-1]:
+    for row in codec_times.measure(True, lambda _: None)["rows"]:
+        if row["implementation"] == "native" and row["size_bytes"] == codec_times.SIZES[-1]:
             yield f"{row['what']}, of memcpy", row["share_of_memcpy"]
 
 

@@ -7,9 +7,8 @@ import matplotlib
 import pytest
 
 from emulation.cli.main import _check_dataplane
-from emulation.experiments.bench import bench_figures
+from emulation.experiments.bench import bench_figures, plane_times
 from emulation.experiments.bench.allreduce import bench_methods
-from emulation.experiments.bench.planes import planes
 from emulation.experiments.compare import choose_plane
 from emulation.scenario.scenario import load
 from emulation.sim.simulated_run import run_method
@@ -69,10 +68,10 @@ def test_auto_and_the_daemon_can_choose_it() -> None:
 
 
 def test_the_benchmark_measures_names_and_draws_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planes, "endpoint", lambda *_: {})
-    monkeypatch.setattr(planes, "WORKERS", (2,))
-    monkeypatch.setattr(planes, "ELEMENTS", (32, 256))
-    rows = [row for row in planes.measure(True, lambda _: None)["rows"] if row["plane"] == "toy"]
+    monkeypatch.setattr(plane_times, "endpoint", lambda *_: {})
+    monkeypatch.setattr(plane_times, "WORKERS", (2,))
+    monkeypatch.setattr(plane_times, "ELEMENTS", (32, 256))
+    rows = [row for row in plane_times.measure(True, lambda _: None)["rows"] if row["plane"] == "toy"]
     assert {row["note"] for row in rows} == {"as it comes"}
     assert [method.name for method in bench_methods.parse("switch:toy", "auto", ["cubic"])[0]] == ["switch:toy"]
     figure = bench_figures.planes({"rows": rows})

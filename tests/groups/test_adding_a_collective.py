@@ -13,7 +13,8 @@ import json, sys
 from pathlib import Path
 import toy_collective  # before anything reads the table
 from typer.testing import CliRunner
-from emulation.experiments.bench import collective_times, bench_figures
+from emulation.experiments.bench import bench_figures
+from tools.bench import collective_times
 from emulation.experiments.bench.allreduce import bench_methods
 from emulation.scenario.bounds import NetworkParameters, bound
 from emulation.cli.main import app

@@ -2,9 +2,9 @@
 
 import pytest
 
-from emulation.experiments.bench.links import rdma
 from emulation.scenario.errors import RunFailed
 from switchagg.native import library
+from tools.bench import rdma
 
 
 @pytest.mark.system

@@ -80,7 +80,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "emulation/experiments/study/method_training.py",
     ),
     "zmq": (
-        "emulation/experiments/bench/links/plain_zeromq.py",  # the baseline is pyzmq itself
+        "tools/bench/plain_zeromq.py",  # the baseline is pyzmq itself
         "transport/control/",
         "transport/zeromq/",
     ),

@@ -6,7 +6,7 @@ pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 
 
 def test_a_link_has_a_row_of_medians() -> None:
-    from emulation.experiments.bench.urgent import CASES, measure
+    from tools.bench.urgent import CASES, measure
 
     said: list[str] = []
     head, row = measure(["tcp"], 2, 200_000_000, 4_000_000, said.append)

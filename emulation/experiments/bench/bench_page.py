@@ -9,11 +9,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from emulation.experiments.bench import collective_times, text_table
+from emulation.experiments.bench import text_table
 from emulation.experiments.bench.allreduce.answer import SUMMARY_HEADS, answer, summary
 from emulation.experiments.bench.document import failures
-from emulation.experiments.bench.links import one_way as links
-from emulation.experiments.bench.planes import p4_engine, packet_engine
 from emulation.report import page_kit
 
 TITLES = {
@@ -25,10 +23,6 @@ TITLES = {
     "planes": "Data planes in memory",
     "codecs": "Allreduce with codecs",
     "numbers": "Codecs in memory",
-    "links": "Links one way",
-    "p4": "P4 engine",
-    "engine": "Packet engines of virtual time",
-    "collectives": "Host collectives in virtual time",
 }
 CAPTIONS = {
     "allreduce": "What each method moves, against size; dotted: what no host method can exceed.",
@@ -55,14 +49,6 @@ def write_page(built: dict[str, Any], figures: Mapping[str, Figure], path: Path)
         for name in NETWORKS
         if parts.get(name)
     }
-    for name, module in (
-        ("links", links),
-        ("collectives", collective_times),
-        ("p4", p4_engine),
-        ("engine", packet_engine),
-    ):
-        if parts.get(name, {}).get("rows"):
-            networks[name] = ["\n".join(module.lines(parts[name]))]
     text = page_kit.render(
         "bench",
         built=built,

@@ -1,4 +1,4 @@
-"""The parts of the benchmark, alone or all together: planes, numbers, collectives, links, allreduce, codecs, loss."""
+"""The parts of the benchmark, alone or all together: planes, numbers, unshaped, codecs, loss, racks, allreduce."""
 
 from __future__ import annotations
 
@@ -32,10 +32,6 @@ OnRow = Callable[[dict[str, Any], dict[str, Any]], None]
 PARTS = (
     "planes",
     "numbers",
-    "collectives",
-    "links",
-    "p4",
-    "engine",
     "unshaped",
     "codecs",
     "loss",
@@ -57,10 +53,6 @@ HOSTS = "gloo:kernel,gloo,ring"  # Gloo as it comes, and with the better of cubi
 MINUTES = {
     "planes": (0.3, 1),
     "numbers": (0.1, 0.5),
-    "collectives": (0.5, 2),
-    "links": (0.7, 2),
-    "p4": (0.5, 1.5),
-    "engine": (0.5, 5),
     "unshaped": (0.4, 2),
     "codecs": (0.9, 2.5),
     "loss": (1, 4),
@@ -241,54 +233,15 @@ def draw(built: dict[str, Any], out: Path) -> list[Path]:
 
 
 def _planes(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
-    from emulation.experiments.bench.planes import planes
+    from emulation.experiments.bench import plane_times
 
-    return planes.measure(quick, log)
+    return plane_times.measure(quick, log)
 
 
 def _numbers(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
-    from emulation.experiments.bench.planes import codecs
+    from emulation.experiments.bench import codec_times
 
-    return codecs.measure(quick, log)
-
-
-def _collectives(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
-    from emulation.experiments.bench import collective_times
-
-    part = collective_times.measure(quick, log)
-    for line in collective_times.lines(part):
-        log(line)
-    return part
-
-
-def _links(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
-    from emulation.experiments.bench.links import one_way as links
-
-    if reason := links.missing():
-        log(f"links: left out: {reason}")
-        return {"rows": [], "writes": [], "failures": {"links": f"links: {reason}"}}
-    part = links.measure(quick, log)
-    for line in links.lines(part):
-        log(line)
-    return part
-
-
-def _p4(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
-    from emulation.experiments.bench.planes import p4_engine
-
-    part = p4_engine.measure(quick, log)
-    for line in p4_engine.lines(part):
-        log(line)
-    return part
-
-
-def _engine(quick: bool, log: Log, _on_row: OnRow) -> dict[str, Any]:
-    from emulation.experiments.bench.planes import packet_engine
-
-    part = packet_engine.measure(quick, log)
-    for line in packet_engine.lines(part):
-        log(line)
-    return part
+    return codec_times.measure(quick, log)
 
 
 def _switches() -> str:
@@ -413,10 +366,6 @@ def _racks(quick: bool, log: Log, on_row: OnRow) -> list[dict[str, Any]]:
 MEASURES: dict[str, Callable[[bool, Log, OnRow], Any]] = {
     "planes": _planes,
     "numbers": _numbers,
-    "collectives": _collectives,
-    "links": _links,
-    "p4": _p4,
-    "engine": _engine,
     "unshaped": _unshaped,
     "codecs": _codecs,
     "loss": _loss,

@@ -20,9 +20,7 @@ from typing import Any
 import numpy as np
 
 from emulation.experiments.bench import bandwidths
-from emulation.experiments.bench.links.one_way import VethPair
-from emulation.experiments.bench.planes.p4_worker import BeginSending, Counts, WorkerPlace, job_of
-from emulation.experiments.bench.planes.planes import BUNDLE_ROWS, WINDOW, BundleTraffic
+from emulation.experiments.bench.plane_times import BUNDLE_ROWS, WINDOW, BundleTraffic
 from emulation.report import table_kit
 from emulation.scenario.errors import RunFailed
 from emulation.testbed import children, patience
@@ -34,6 +32,8 @@ from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.planes import bmv2, p4
 from p4vm.planes.plane_program import HEADERS_BYTES, PROGRAMS, PlaneControl, defines, headers_of
 from switchagg.errors import SwitchaggError
+from tools.bench.one_way import VethPair
+from tools.bench.p4_worker import BeginSending, Counts, WorkerPlace, job_of
 
 Log = Callable[[str], None]
 
@@ -304,9 +304,7 @@ def drive(links: TwoLinks, seconds: float) -> dict[str, float]:
         for rank, interface in enumerate(links.outer):
             place = WorkerPlace(rank, WORKERS, interface, ELEMENTS, VETH_WINDOW, seconds)
             spawn = partial(netns.spawn, links.pids[1])
-            workers.append(
-                children.start(spawn, f"worker {rank}", "emulation.experiments.bench.planes.p4_worker", place, Counts)
-            )
+            workers.append(children.start(spawn, f"worker {rank}", "tools.bench.p4_worker", place, Counts))
         children.gather(workers, ANSWER_S)
         for worker in workers:
             worker.send(BeginSending())

@@ -1,6 +1,6 @@
 """A rank of the benchmark of reduce-scatter and all-gather: a process in its worker's namespace.
 
-    python -m emulation.experiments.bench.sharding_rank '{"rank": 0, …}'
+    python -m tools.bench.sharding_rank '{"rank": 0, …}'
 
 It opens one method, times every kind of operation from a common start, and reports once.
 """

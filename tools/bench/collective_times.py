@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from emulation.experiments.bench import bandwidths, sharding_times
+from emulation.experiments.bench import bandwidths
 from emulation.report import table_kit
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from emulation.testbed.mininet import mininet_run
+from tools.bench import sharding_times
 from transport.collectives.collective import LinkCost
 from transport.collectives.collective_party import HEAD_BYTES
 from transport.collectives.cost import predict

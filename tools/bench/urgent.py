@@ -43,7 +43,7 @@ def measure(
             with EmulatedNetwork(NetworkSpec(workers, rate_bps=rate_bps, priority_queues=CLASSES)) as net:
                 hosts = [worker.address for worker in net.workers]
                 task = json.dumps({"link": link, "classes": classes, "bulk_bytes": bulk * bulk_bytes, "hosts": hosts})
-                command = [sys.executable, "-m", "emulation.experiments.bench.urgent", task]
+                command = [sys.executable, "-m", "tools.bench.urgent", task]
                 pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
                 pipes["env"] = {**os.environ, TOKEN_VARIABLE: new_token()}
                 ranks = [net.spawn(rank, [*command, str(rank)], **pipes) for rank in range(workers)]

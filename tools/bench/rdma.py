@@ -5,7 +5,7 @@ turns. Plain UDP is what the socket can do: the same datagrams sent from as much
 no header, no checksum by this project, no acknowledgement and no copy to a place. The receivers answer each message
 that has arrived with a credit, so that the receiver's buffer is never overrun; a link has no pause frames here.
 
-    python -m emulation.experiments.bench.links.rdma [--kind RC] [--mtu 4096] [--rounds 5] [--cell 1.0]
+    python -m tools.bench.rdma [--kind RC] [--mtu 4096] [--rounds 5] [--cell 1.0]
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from transport.rdma.verbs import (
     WCStatus,
 )
 
-MODULE = "emulation.experiments.bench.links.rdma"
+MODULE = "tools.bench.rdma"
 MESSAGE_BYTES = 1_000_000
 LINK_MTU = {4096: 9000, 1024: 1500}
 """Path MTU -> the link's."""

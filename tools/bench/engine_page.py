@@ -1,4 +1,4 @@
-"""The page of `switchagg bench engine --docs`: time and memory against events, drawn, and all numbers as a table."""
+"""The page of `python -m tools.bench engine --docs`: time and memory against events, and all numbers as a table."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from emulation.experiments.bench.document import machine
-from emulation.experiments.bench.planes import packet_engine
 from emulation.report import figure_kit, page_kit
+from tools.bench import packet_engine
 
 PAGE = "packet-engine.md"
 
@@ -28,7 +28,7 @@ def write(part: dict[str, Any], docs: Path) -> list[Path]:
         "```",
         "",
     ]
-    page_kit.insert_results(docs / PAGE, "switchagg bench engine --docs", "\n".join(text))
+    page_kit.insert_results(docs / PAGE, "python -m tools.bench engine --docs", "\n".join(text))
     return [docs / PAGE, *figure_kit.write(figure_kit.draw({"packet-engine": lambda: figure(part)}), docs)]
 
 

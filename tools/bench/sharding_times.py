@@ -14,7 +14,6 @@ from typing import Any
 from emulation.experiments.bench import bandwidths
 from emulation.experiments.bench.allreduce.allreduce_rank import MeetingPoint
 from emulation.experiments.bench.allreduce.bench_methods import ELEMENTS
-from emulation.experiments.bench.sharding_rank import ALL_GATHER, BOTH, REDUCE_SCATTER, ShardingTask, ShardingTimes
 from emulation.report import table_kit
 from emulation.scenario.bounds import NetworkParameters, bound_together
 from emulation.scenario.scenario import ALLREDUCE, Scenario
@@ -23,6 +22,7 @@ from emulation.testbed import children
 from emulation.testbed.certificate.fidelity import rate_text
 from emulation.testbed.mininet.launch import RunningScenario
 from switchagg.description import Kind
+from tools.bench.sharding_rank import ALL_GATHER, BOTH, REDUCE_SCATTER, ShardingTask, ShardingTimes
 from transport.group.method_name import MethodName
 from transport.group.method_name import parse as parse_method
 
@@ -82,7 +82,7 @@ def _of_method(method: MethodName, size: int, operations: int) -> list[dict[str,
                     LIMIT_S,
                 )
                 spawn = partial(network.start_rank, worker.rank)
-                module = "emulation.experiments.bench.sharding_rank"
+                module = "tools.bench.sharding_rank"
                 started.append(children.start(spawn, f"rank {worker.rank}", module, place, ShardingTimes))
             limit_s = len(KINDS) * (operations + 1) * LIMIT_S
             answers: list[ShardingTimes] = children.gather(

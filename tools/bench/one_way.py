@@ -16,8 +16,6 @@ from types import TracebackType
 from typing import Any
 
 from emulation.experiments.bench import bandwidths
-from emulation.experiments.bench.links import rdma
-from emulation.experiments.bench.links.link_end import EndPlace, OpenCandidate, RunTransfer, TransferMeasured
 from emulation.report import table_kit
 from emulation.results.results import percentile
 from emulation.scenario.errors import RunFailed
@@ -25,6 +23,8 @@ from emulation.testbed import children, patience
 from emulation.testbed.children import Child, ChildFailed
 from emulation.testbed.mininet import netns
 from switchagg.errors import SwitchaggError
+from tools.bench import rdma
+from tools.bench.link_end import EndPlace, OpenCandidate, RunTransfer, TransferMeasured
 from transport.meshes.mesh_opening import TOKEN_VARIABLE, new_token
 
 Log = Callable[[str], None]
@@ -105,7 +105,7 @@ class EndpointPair:
 
     def __enter__(self) -> EndpointPair:
         environment = {**os.environ, TOKEN_VARIABLE: new_token()}
-        module = "emulation.experiments.bench.links.link_end"
+        module = "tools.bench.link_end"
         try:
             for member, pid in enumerate(self._pair.pids):
                 place = EndPlace(member, HOSTS, self._bytes_most)
@@ -154,7 +154,7 @@ def measure(quick: bool, log: Log, contenders: Sequence[str] = CONTENDERS) -> di
 
 
 def _writes(quick: bool, log: Log, failures: dict[str, str]) -> list[dict[str, Any]]:
-    """RDMA WRITE of 1 MB beside plain UDP, as `emulation.experiments.bench.links.rdma` measures it."""
+    """RDMA WRITE of 1 MB beside plain UDP, as `tools.bench.rdma` measures it."""
     writes = []
     for kind in ("RC", "UC"):
         for mtu in sorted(rdma.LINK_MTU):

@@ -1,6 +1,6 @@
 """An end of a link of the benchmark: a process alone in a namespace that executes commands.
 
-    python -m emulation.experiments.bench.links.link_end '{"member": 0, "addresses": […]}'
+    python -m tools.bench.link_end '{"member": 0, "addresses": […]}'
 
 Commands open a candidate, and run messages of one size from member 0 to member 1.
 """
@@ -117,7 +117,7 @@ def opened(contender: str, member: int, addresses: list[tuple[str, int]]) -> Lin
     """`plain WAY`, or the name of a link."""
     kind, _, way = contender.partition(" ")
     if kind == "plain":
-        from emulation.experiments.bench.links.plain_zeromq import PlainEnd
+        from tools.bench.plain_zeromq import PlainEnd
 
         return PlainEnd(way, member, addresses[1])
     return MeshCandidate(contender, member, addresses)

@@ -15,10 +15,10 @@ from pathlib import Path
 from emulation.experiments.bench.allreduce.allreduce_cells import Bench, BenchRequest
 from emulation.experiments.bench.allreduce.rank_messages import OperationsMeasured, RunOperations
 from emulation.experiments.bench.allreduce.ranks import Ranks
-from emulation.experiments.bench.sampling import Sample, Sampler, Symbols
 from emulation.report.table_kit import columns
 from emulation.testbed.mininet.launch import RunningScenario
 from switchagg.native import library
+from tools.bench.sampling import Sample, Sampler, Symbols
 
 WARMUP_OPERATIONS = 3
 OPERATIONS_MOST = 1000

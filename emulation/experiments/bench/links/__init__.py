@@ -1,5 +1,0 @@
-"""Links one way beside plain pyzmq and plain UDP, and RDMA beside plain UDP.
-
-Imported by cli and bench.
-Start at one_way.py.
-"""

@@ -1,0 +1,113 @@
+"""The commands of `python -m tools.bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+
+from emulation.cli.outcomes import outcomes
+from emulation.experiments.bench import bandwidths, suite
+from emulation.results.results import write_json
+from emulation.testbed.mininet.netns import run_in_user_namespace
+
+app = typer.Typer(no_args_is_help=True, help="Micro-benchmarks of our own parts.")
+
+Quick = Annotated[bool, typer.Option("--quick", help="Few sizes and turns")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also as JSON")]
+
+
+@app.command()
+def collectives(quick: Quick = False, json_file: Json = None) -> None:
+    """Host collectives in virtual time beside the cost model; what a decision of the scheduler costs; and
+    reduce-scatter and all-gather in real processes, alone and at once."""
+    from tools.bench import collective_times
+
+    _show(collective_times, quick, json_file)
+
+
+@app.command()
+def links(quick: Quick = False, json_file: Json = None) -> None:
+    """Messages one way over a veth pair: ZeroMQ beside plain pyzmq, TCP, UDP, and RDMA writes beside plain UDP."""
+    from tools.bench import one_way
+
+    suite.require()
+    _show(one_way, quick, json_file)
+
+
+@app.command()
+def p4(quick: Quick = False, json_file: Json = None) -> None:
+    """The P4 engine: packets in memory and on veth, time to ready; beside bmv2 where it is installed."""
+    from tools.bench import p4_engine
+
+    _show(p4_engine, quick, json_file)
+
+
+@app.command()
+def engine(
+    quick: Quick = False,
+    json_file: Json = None,
+    docs: Annotated[Path | None, typer.Option(help="Folder with the page packet-engine.md, for the results")] = None,
+) -> None:
+    """The packet engines of virtual time, in C and in Python: packets on links per second of one core; time and memory
+    against events, 4 to 1,024 workers."""
+    from tools.bench import engine_page, packet_engine
+
+    part = _show(packet_engine, quick, json_file)
+    for path in engine_page.write(part, docs) if docs else ():
+        typer.echo(str(path))
+
+
+@app.command()
+def where(
+    workers: Annotated[int, typer.Option(min=2, max=64)] = 4,
+    rate: Annotated[str, typer.Option(help="Of every link, like 200M or unshaped")] = "unshaped",
+    size: Annotated[str, typer.Option(help="Of a rank's array")] = "25MB",
+    dtype: Annotated[str, typer.Option(help="float32 or int32")] = "float32",
+    seconds: Annotated[float, typer.Option(min=0.1, max=30, help="Of operations and the checks between them")] = 10.0,
+    functions: Annotated[int, typer.Option(min=0, max=1000, help="How many functions of the kernel")] = 20,
+    codec: Annotated[str, typer.Option(help="Of the values, like lanes8  [default: fixed point]")] = "",
+) -> None:
+    """Where the CPU time of a packet goes, at a worker and at the switch, by part and by function of the kernel."""
+    from tools.bench import packet_cpu
+
+    suite.require()
+    method = f"switch~{codec}:native" if codec else "switch:native"
+    rates, sizes = [bandwidths.parse_rate(rate)], [bandwidths.parse_size(size)]
+    request = suite.BenchMatrix([workers], rates, sizes, method, dtype=dtype).requests()[0]
+    typer.echo("\n".join(packet_cpu.lines(packet_cpu.measure(request, seconds, _log), functions)))
+
+
+@app.command()
+def urgent(
+    workers: Annotated[int, typer.Option(min=2, max=16)] = 4,
+    rate: Annotated[str, typer.Option(help="Of every link")] = "200M",
+    size: Annotated[str, typer.Option(help="Of a rank's array in the long calls")] = "25MB",
+) -> None:
+    """An urgent 10 kB call of a ring beside a long one on strict queues: alone, with a flow for each class, without."""
+    from tools.bench.urgent import measure
+    from transport.links.link_kinds import links_with
+
+    suite.require()
+    for line in measure(links_with("mesh"), workers, bandwidths.parse_rate(rate), bandwidths.parse_size(size), _log):
+        typer.echo(line)
+
+
+def _show(module: ModuleType, quick: bool, json_file: Path | None) -> dict[str, Any]:
+    part: dict[str, Any] = module.measure(quick, _log)
+    if json_file is not None:
+        write_json(json_file, part)
+    typer.echo("\n".join(module.lines(part)))
+    return part
+
+
+def _log(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+if __name__ == "__main__":
+    with outcomes():
+        run_in_user_namespace()
+        app(prog_name="python -m tools.bench")
