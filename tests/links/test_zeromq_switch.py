@@ -115,7 +115,7 @@ def test_c15_who_names_a_members_port_gets_none_of_its_results(tmp_path: Path, w
         joined = [pool.submit(SwitchSession.join, daemon.control_endpoint, "job", rank, 2, options) for rank in (0, 1)]
         victim, late = (future.result(LIVENESS_S) for future in joined)
         attacker = ZeroMqLink(("127.0.0.1", 0), keys=other, listening=False)
-        attacker._address = victim._address
+        attacker._address = victim._diagnosis.address
         try:
             arrays = [np.full(1000, rank + 1, np.int32) for rank in range(2)]
             first = victim.allreduce(arrays[0])
