@@ -39,7 +39,8 @@ def __getattr__(name: str) -> int:
     """The value of a constant or an enumerator."""
     if name not in _expressions():
         raise AttributeError(f"no header of the compiled core defines {name}")
-    return _value(_expressions()[name])
+    value = globals()[name] = _value(_expressions()[name])  # the next time it is an ordinary attribute
+    return value
 
 
 @cache

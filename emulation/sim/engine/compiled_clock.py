@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from emulation.sim.engine import engine_library
-from emulation.sim.engine.engine_library import DUE, NOTICE, SimRecord, SimState
 from emulation.sim.engine.python_hosts import PythonHosts
 from emulation.sim.network.aggregation_host import Done
 from emulation.sim.network.virtual_clock import Action, SimulationError, VirtualClock
+from switchagg.native import headers, library
 
 EVENTS_AT_ONCE = 1 << 18
 """Between two looks at signals: some milliseconds."""
@@ -30,14 +30,17 @@ class CompiledClock(VirtualClock):
     def __init__(self, *, events_max: int = 2_000_000_000, trace: bool = False, traced_bytes: int = ALL_BYTES) -> None:
         super().__init__(events_max=events_max, trace=trace)
         self.notices: list[Done] = []
-        self._library = engine_library.engine()
+        self._library = library.load()
         self._planned: dict[int, tuple[Action, Any, int, int]] = {}
         self._number = 0
         self._failed: BaseException | None = None
         clock = weakref.ref(self)  # C's hold on these functions is no cycle
-        self._callbacks = NOTICE(lambda host: _of(clock)._notice(host)), DUE(lambda number: _of(clock)._due(number))
+        self._callbacks = (
+            headers.callback("sim_notice")(lambda host: _of(clock)._notice(host)),
+            headers.callback("sim_due")(lambda number: _of(clock)._due(number)),
+        )
         self.handle = engine_library.there(self._library.sa_sim_new(traced_bytes if trace else 0, *self._callbacks))
-        self.state = SimState.from_address(self.handle)
+        self.state = headers.struct("sa_sim").from_address(self.handle)
         weakref.finalize(self, self._library.sa_sim_free, self.handle)
 
     @cached_property
@@ -63,8 +66,8 @@ class CompiledClock(VirtualClock):
         self.state.stopped = 1
 
     def run(self, waiting_for: str = "the end of the run") -> None:
-        end = engine_library.UNFINISHED
-        while end == engine_library.UNFINISHED and self.events < self._events_max:
+        end = headers.SIM_UNFINISHED
+        while end == headers.SIM_UNFINISHED and self.events < self._events_max:
             end = self._library.sa_sim_run(self.handle, min(EVENTS_AT_ONCE, self._events_max - self.events))
             self.now_ns, self.events = self.state.now_ns, self.state.events
             if self._trace is not None:
@@ -73,17 +76,15 @@ class CompiledClock(VirtualClock):
                 failed, self._failed = self._failed, None
                 raise failed
             assert not self.state.stray, f"a frame for address {self.state.stray - 1}, whose host is not attached"
-        if end == engine_library.STOPPED:
+        if end == headers.SIM_STOPPED:
             return
-        if end == engine_library.NO_MEMORY:
+        if end == headers.SIM_NO_MEMORY:
             raise MemoryError("no memory for the simulation")
-        why = (
-            "nothing is left to happen" if end == engine_library.NOTHING_LEFT else f"{self._events_max} events happened"
-        )
+        why = "nothing is left to happen" if end == headers.SIM_NOTHING_LEFT else f"{self._events_max} events happened"
         raise SimulationError(f"waiting for {waiting_for} at {self.now_ns} ns of virtual time, but {why}")
 
     def _traced(self) -> bytes:
-        records = ctypes.POINTER(SimRecord)()
+        records = ctypes.POINTER(headers.struct("sim_record"))()
         count = self._library.sa_sim_records(self.handle, ctypes.byref(records))
         lines = (f"{record.time_ns} {record.sender} {record.to} {record.content}\n" for record in records[:count])
         return "".join(lines).encode()
@@ -119,6 +120,6 @@ class CompiledClock(VirtualClock):
 
 
 def _of(clock: "weakref.ref[CompiledClock]") -> CompiledClock:
-    library = clock()
-    assert library is not None, "the run of a simulation that is gone"
-    return library
+    running = clock()
+    assert running is not None, "the run of a simulation that is gone"
+    return running

@@ -7,12 +7,13 @@ from typing import cast
 from emulation.sim.engine import engine_library
 from emulation.sim.engine.compiled_clock import CompiledClock
 from emulation.sim.engine.compiled_links import CompiledLink
-from emulation.sim.engine.engine_library import TreeFacts
 from emulation.sim.host_costs import HostCosts
 from emulation.sim.network.aggregation_host import AggregationHost
 from emulation.sim.network.simulated_link import SimulatedLink
 from emulation.sim.spines.spine_trees import TreeEndpoints
 from switchagg.endpoint import Endpoint
+from switchagg.native import headers
+from switchagg.native.library import load
 from switchagg.native.native_endpoint import NativeEndpoint
 
 
@@ -21,13 +22,13 @@ class CompiledHost(AggregationHost):
 
     def _join(self, link: SimulatedLink) -> None:
         clock = cast(CompiledClock, link.network)
-        self._library = engine_library.engine()
+        self._library = load()
         endpoints = _parts(self.endpoint)
-        trees = (TreeFacts * len(endpoints))()
+        trees = (headers.struct("sim_tree") * len(endpoints))()
         for facts, endpoint in zip(trees, endpoints, strict=True):
             to = self._to[endpoint.job.job_id]
             facts.endpoint, facts.job_id, facts.streams = endpoint.handle, endpoint.job.job_id, len(to)
-            facts.to = (ctypes.c_uint32 * len(to))(*to)
+            facts.to = ctypes.cast((ctypes.c_uint32 * len(to))(*to), ctypes.c_void_p)
         self._calls.chunked = False
         classes = self._calls.ledger.turns.classes
         self._worker = engine_library.there(

@@ -6,14 +6,17 @@ from typing import Any, cast
 
 from emulation.sim.engine import engine_library
 from emulation.sim.engine.compiled_clock import CompiledClock
-from emulation.sim.engine.engine_library import FAULTS, LinkFacts, LinkState, TailFacts, WatchedBytes
-from emulation.sim.engine.python_hosts import AHEAD
+from emulation.sim.engine.engine_library import FAULTS
 from emulation.sim.network.simulated_link import LinkConfig, Origin
 from emulation.sim.network.switched_network import SimulatedSwitch
 from emulation.sim.spines.paths import HashedPaths
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.native import NativePlane
+from switchagg.native import headers
+from switchagg.native.library import load
 from switchagg.wire import frame_bytes
+
+_Tail = headers.struct("sim_tail_facts")
 
 
 class CompiledLink:
@@ -22,16 +25,16 @@ class CompiledLink:
     def __init__(self, clock: CompiledClock, config: LinkConfig, seed: str, strict: bool) -> None:
         self.config, self.network, self.strict = config, clock, strict
         words = engine_library.random_words(seed) if config.faulty else None
-        tail = TailFacts()
+        tail = _Tail()
         if config.tail is not None:
             late = engine_library.random_words(f"{seed} tail")
-            tail = TailFacts(
+            tail = _Tail(
                 config.tail.p50_ns,
                 config.tail.sigma,
                 1 / config.tail.burst_ns,
                 ctypes.cast(late, ctypes.c_void_p),
             )
-        facts = LinkFacts(
+        facts = headers.struct("sim_link_facts")(
             rate_bps=config.rate_bps,
             delay_ns=config.delay_ns,
             queue_bytes=config.queue_bytes,
@@ -45,8 +48,8 @@ class CompiledLink:
             tail=tail,
             strict=strict,
         )
-        self.handle = engine_library.there(engine_library.engine().sa_sim_link(clock.handle, facts))
-        self._state = LinkState.from_address(self.handle)
+        self.handle = engine_library.there(load().sa_sim_link(clock.handle, ctypes.byref(facts)))
+        self._state = headers.struct("sim_link").from_address(self.handle)
 
     def __getattr__(self, name: str) -> int:
         """A counter of `SimulatedLink`."""
@@ -65,27 +68,27 @@ class CompiledLink:
 
     def send_ahead(self, frame: Any, size_bytes: int, ready_ns: int, sender: int, to: int) -> bool:
         """As of `SimulatedLink`, of a host in Python."""
-        return self.network.hosts.send(self.handle, frame, size_bytes, ready_ns, sender, to, AHEAD)
+        return self.network.hosts.send(self.handle, frame, size_bytes, ready_ns, sender, to, headers.SIM_PYTHON_AHEAD)
 
     def backlog_bytes(self, now_ns: int) -> int:
         """As of `SimulatedLink`."""
-        return cast(int, engine_library.engine().sa_sim_backlog_bytes(self.handle, now_ns))
+        return cast(int, load().sa_sim_backlog_bytes(self.handle, now_ns))
 
     def backlog_of(self, kind: int) -> int:
         """As of `StrictLink`."""
-        return cast(int, engine_library.engine().sa_sim_backlog_of(self.handle, kind))
+        return cast(int, load().sa_sim_backlog_of(self.handle, kind))
 
     def time_at_backlog_ns(self, size_bytes: int) -> int:
         """As of `SimulatedLink`."""
-        return cast(int, engine_library.engine().sa_sim_time_at_backlog_ns(self.handle, size_bytes))
+        return cast(int, load().sa_sim_time_at_backlog_ns(self.handle, size_bytes))
 
     def count(self, add: Callable[[Origin, int], None]) -> Callable[[], None]:
         """As of `SimulatedLink`; only when it is asked for."""
-        watch = engine_library.there(engine_library.engine().sa_sim_watch(self.handle))
-        watched = ctypes.POINTER(WatchedBytes)()
+        watch = engine_library.there(load().sa_sim_watch(self.handle))
+        watched = ctypes.POINTER(headers.struct("sim_counted"))()
 
         def take() -> None:
-            for entry in watched[: engine_library.engine().sa_sim_watched(watch, ctypes.byref(watched))]:
+            for entry in watched[: load().sa_sim_watched(watch, ctypes.byref(watched))]:
                 add(Origin(entry.job if entry.job >= 0 else None, entry.sender, entry.flow), entry.bytes)
 
         return take
@@ -96,15 +99,15 @@ class CompiledLink:
 
     def lead_to(self, switch: int | None) -> None:
         """Hand frames to a switch, or, None, to the hosts that they are for."""
-        engine_library.engine().sa_sim_lead_to(self.handle, switch)
+        load().sa_sim_lead_to(self.handle, switch)
 
 
 class CompiledSwitch(SimulatedSwitch):
     """As `SimulatedSwitch`; Python's part of it knows where ports lead."""
 
     def __init__(self, clock: CompiledClock, latency_ns: int) -> None:
-        self.handle = engine_library.there(engine_library.engine().sa_sim_switch(clock.handle, latency_ns))
-        self._state = engine_library.SwitchState.from_address(self.handle)
+        self.handle = engine_library.there(load().sa_sim_switch(clock.handle, latency_ns))
+        self._state = headers.struct("sim_switch").from_address(self.handle)
         super().__init__(clock, latency_ns)
         self._routed = 0
 
@@ -112,13 +115,13 @@ class CompiledSwitch(SimulatedSwitch):
         assert isinstance(dataplane, NativePlane)
         super().aggregate(dataplane, address)
         room_bytes = frame_bytes(dataplane.elements)
-        engine_library.engine().sa_sim_aggregate(self.handle, dataplane.handle, address, room_bytes)
+        load().sa_sim_aggregate(self.handle, dataplane.handle, address, room_bytes)
 
     def route(self, several: Callable[[HashedPaths], int]) -> None:
         """Tell C of the ports that are new. several: where C has the paths of one."""
         for port in self.ports[self._routed :]:
             ends = (None, several(port)) if isinstance(port, HashedPaths) else (cast(CompiledLink, port).handle, None)
-            if engine_library.engine().sa_sim_route(self.handle, *ends):
+            if load().sa_sim_route(self.handle, *ends):
                 raise MemoryError("no memory for routes")
         self._routed = len(self.ports)
 

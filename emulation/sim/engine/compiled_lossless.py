@@ -1,7 +1,6 @@
 """Links in C that can be paused, and the ports that pause them: `LosslessNetwork`, for hosts in C."""
 
 import ctypes
-from functools import lru_cache
 from typing import Any, cast
 
 from emulation.scenario.topologies.topology import Hop
@@ -12,68 +11,16 @@ from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.lossless.lossless_network import LosslessNetwork
 from emulation.sim.lossless.pausing import IngressPort, PausableLink, PfcConfig
 from emulation.sim.network.simulated_link import LinkConfig
-from switchagg.priority import CLASSES
-
-_POINTER, _U32, _U64, _I64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_int64
-
-
-class PfcFacts(ctypes.Structure):
-    """`struct sim_pfc_facts`."""
-
-    _fields_ = [
-        *((name, _I64) for name in ("xoff_bytes", "xon_bytes", "red_least_bytes", "red_most_bytes")),
-        ("red_chance", ctypes.c_double),
-        ("classes", _U32),
-        ("strict", _U32),
-    ]
-
-
-class PausingState(ctypes.Structure):
-    """The beginning of `struct sim_pausing`."""
-
-    _fields_ = [
-        ("node", _POINTER * 4),
-        ("pauses", _U64),
-        ("most_bytes", _U64),
-        ("paused_ns", _I64),
-        ("paused_since_ns", _I64 * CLASSES),
-    ]
-
-
-class IngressState(ctypes.Structure):
-    """The beginning of `struct sim_ingress`."""
-
-    _fields_ = [
-        ("node", _POINTER * 4),
-        ("most_bytes", _U64),
-        ("dropped", _U64),
-        ("held_bytes", _U64 * CLASSES),
-        ("released", _U64 * CLASSES),
-    ]
-
-
-@lru_cache(maxsize=1)
-def declared() -> ctypes.CDLL:
-    """The library with the functions of pauses declared. Raises engine_library.CoreMissing."""
-    library = engine_library.engine()
-    for name, result, arguments in (
-        ("pfc", _POINTER, [_POINTER, ctypes.POINTER(PfcFacts)]),
-        ("pausing", _POINTER, [_POINTER, _POINTER, ctypes.POINTER(_U32)]),
-        ("ingress", _POINTER, [_POINTER, _POINTER, _U64]),
-        ("waits_for", _U32, [_POINTER, _POINTER, _U32]),
-    ):
-        function = getattr(library, f"sa_sim_{name}")
-        function.restype = result
-        function.argtypes = arguments
-    return library
+from switchagg.native import headers
+from switchagg.native.library import load
 
 
 class CompiledPort:
     """As `IngressPort`: counters, read in place. room_bytes: of its buffer, of each class."""
 
     def __init__(self, link: "CompiledPausableLink", reverse: "CompiledPausableLink", room_bytes: int) -> None:
-        self.handle = engine_library.there(declared().sa_sim_ingress(link.pausing, reverse.pausing, room_bytes))
-        self._state = IngressState.from_address(self.handle)
+        self.handle = engine_library.there(load().sa_sim_ingress(link.pausing, reverse.pausing, room_bytes))
+        self._state = headers.struct("sim_ingress").from_address(self.handle)
         link.port = self
 
     def __getattr__(self, name: str) -> Any:
@@ -89,9 +36,9 @@ class CompiledPausableLink(CompiledLink):
     def __init__(self, clock: CompiledClock, config: LinkConfig, seed: str, pfc: int) -> None:
         super().__init__(clock, config, seed, strict=False)
         self.port: CompiledPort | None = None
-        pausing = declared().sa_sim_pausing(self.handle, pfc, engine_library.random_words(f"{seed} red"))
+        pausing = load().sa_sim_pausing(self.handle, pfc, engine_library.random_words(f"{seed} red"))
         self.pausing = engine_library.there(pausing)
-        self._pauses = PausingState.from_address(self.pausing)
+        self._pauses = headers.struct("sim_pausing").from_address(self.pausing)
 
     @property
     def pauses(self) -> int:
@@ -117,7 +64,7 @@ class CompiledPausableLink(CompiledLink):
 
     def waits_for(self, port: CompiledPort, kind: int) -> bool:
         """See `PausableLink.waits_for`."""
-        return bool(declared().sa_sim_waits_for(self.pausing, port.handle, kind))
+        return bool(load().sa_sim_waits_for(self.pausing, port.handle, kind))
 
 
 class CompiledLosslessNetwork(LosslessNetwork, CompiledNetwork):
@@ -125,7 +72,7 @@ class CompiledLosslessNetwork(LosslessNetwork, CompiledNetwork):
 
     def _clock(self, trace: bool) -> CompiledClock:
         clock = CompiledNetwork._clock(self, trace)
-        self._pfc = engine_library.there(declared().sa_sim_pfc(clock.handle, _facts(self.pfc)))
+        self._pfc = engine_library.there(load().sa_sim_pfc(clock.handle, ctypes.byref(_facts(self.pfc))))
         return clock
 
     def _pausable(self, config: LinkConfig, seed: str, hop: Hop) -> PausableLink:
@@ -139,8 +86,9 @@ class CompiledLosslessNetwork(LosslessNetwork, CompiledNetwork):
         return cast(IngressPort, CompiledPort(*ends, room_bytes))
 
 
-def _facts(pfc: PfcConfig) -> PfcFacts:
-    facts = PfcFacts(xoff_bytes=pfc.xoff_bytes, xon_bytes=pfc.xon_bytes, red_most_bytes=-1, strict=pfc.strict)
+def _facts(pfc: PfcConfig) -> Any:
+    facts = headers.struct("sim_pfc_facts")(xoff_bytes=pfc.xoff_bytes, xon_bytes=pfc.xon_bytes, strict=pfc.strict)
+    facts.red_most_bytes = -1
     facts.classes = sum(1 << kind for kind in pfc.classes)
     if pfc.red is not None:
         facts.red_least_bytes, facts.red_most_bytes = pfc.red.least_bytes, pfc.red.most_bytes

@@ -1,5 +1,6 @@
 """Members of host methods in C: messages, frames and timers that Python never sees."""
 
+import ctypes
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -7,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.sim.engine import engine_library
-from emulation.sim.engine.compiled_group import CALL_BYTES, CANCELED, CallFacts, CompiledGroup, declared
+from emulation.sim.engine.compiled_group import CANCELED, CompiledGroup
 from emulation.sim.engine.compiled_links import CompiledLink
 from emulation.sim.network.simulated_link import SimulatedLink
 from switchagg.errors import AggregationFailed
-from switchagg.native.headers import SA_COMBINE_ELSEWHERE
+from switchagg.native import headers
+from switchagg.native.headers import SA_COMBINE_ELSEWHERE, SIM_CALL_BYTES
+from switchagg.native.library import load
 from switchagg.native.native_codec import DTYPES
 from switchagg.native.programs import COMBINE_ELSEWHERE, CompiledProgram
 from transport.collectives.collective import Task
@@ -19,8 +22,7 @@ from transport.collectives.collective_party import EARLY_BYTES_MAX, CollectiveCa
 from transport.collectives.collective_table import COLLECTIVES, plan
 from transport.collectives.native_execution import COMBINED, combine_at, combines_in_c
 
-CALLS_DIFFER, TOO_EARLY, STUCK, UNANSWERED, WRONG_MESSAGE = range(1, 6)
-"""`enum sim_failure`."""
+_CallFacts = headers.struct("sim_call_facts")
 
 
 class CompiledMember(CollectiveParty):
@@ -43,7 +45,7 @@ class CompiledMember(CollectiveParty):
         super().__init__(member, workers, job=job, option=option, segment_bytes=segment_bytes)
         self._group, link, notice = at
         group = self._group
-        self._library = declared()
+        self._library = load()
         notices = group.clock.notices
         uplink = cast(CompiledLink, link)
         handle = self._library.sa_sim_member(group.handle, uplink.handle, member, len(notices), uplink.strict)
@@ -86,7 +88,7 @@ class CompiledMember(CollectiveParty):
         array = call.array
         program = self._program(task, array.itemsize)
         combine, _ = COMBINED[call.op]
-        facts = CallFacts(number=call.number, combine=combine, program=program.address)
+        facts = _CallFacts(number=call.number, combine=combine, program=program.address)
         scratch: NDArray[Any] | None = None
         if not self._group.clock.state.size_only:
             assert array.flags.writeable
@@ -107,9 +109,9 @@ class CompiledMember(CollectiveParty):
         self._calls[call.key] = call
         self._by_number[call.number] = call
         facts = self._in_use[call.number][0]
-        facts.head[:] = call.head[:CALL_BYTES]
-        facts.priority = int.from_bytes(call.head[CALL_BYTES:], "big", signed=True)
-        result = self._library.sa_sim_member_submit(self._handle, facts)
+        facts.head[:] = call.head[:SIM_CALL_BYTES]
+        facts.priority = int.from_bytes(call.head[SIM_CALL_BYTES:], "big", signed=True)
+        result = self._library.sa_sim_member_submit(self._handle, ctypes.byref(facts))
         if result and result != CANCELED:
             raise MemoryError("no memory for a call")
 
@@ -134,15 +136,15 @@ class CompiledMember(CollectiveParty):
         local_head, peer_head = (self._text(bytes(head)) for head in (failed.local_call, failed.remote_call))
         name, other = self._name(finder), self._name(peer)
         missing: tuple[int, ...] = (peer,)
-        if failed.failure == UNANSWERED:
+        if failed.failure == headers.SIM_UNANSWERED:
             limit = self._group.retry_limit(finder, peer)
             words = f"no acknowledgement from {other} after {limit} timeouts in a row"
-        elif failed.failure == CALLS_DIFFER:
+        elif failed.failure == headers.SIM_CALLS_DIFFER:
             words, missing = f"{other} calls {peer_head}, {name} calls {local_head}", tuple(sorted({peer, finder}))
-        elif failed.failure == TOO_EARLY:
+        elif failed.failure == headers.SIM_TOO_EARLY:
             words, missing = f"{other} is ahead of {name} by more than {EARLY_BYTES_MAX} bytes of messages", (finder,)
             words += f", the last of {peer_head}"
-        elif failed.failure == STUCK:
+        elif failed.failure == headers.SIM_STUCK:
             functions = self._library.sa_execution_expects, self._library.sa_execution_leaving_to
             expected, leaving = ([rank for rank in range(self.workers) if ask(failed.stuck, rank)] for ask in functions)
             missing = tuple(expected or leaving)

@@ -7,18 +7,15 @@ from typing import cast
 
 from emulation.sim.engine import engine_library
 from emulation.sim.engine.compiled_clock import CompiledClock
-from emulation.sim.engine.compiled_group import CompiledGroup, declared
+from emulation.sim.engine.compiled_group import CompiledGroup
 from emulation.sim.engine.compiled_links import CompiledLink
 from emulation.sim.host_costs import HostCosts
 from emulation.sim.network.mesh_host import Begins, Connections
 from emulation.sim.network.simulated_link import SimulatedLink
 from switchagg.errors import AggregationFailed
+from switchagg.native import headers
+from switchagg.native.library import load
 from transport.meshes.mesh import HEAD_BYTES_MAX, OutgoingMessage, Party
-
-PUMPS, MESSAGE, LAST_MESSAGE, DEPARTED, DUE, UNANSWERED = range(6)
-"""`enum sim_report`."""
-
-BROKEN_OFF = -(1 << 63)
 
 
 class PartyGroup(CompiledGroup):
@@ -38,7 +35,7 @@ class PartyGroup(CompiledGroup):
     def _happened(self, member: int, what: int, peer: int, message: int) -> int:
         host = self.hosts[member]
         if not self.clock.guarded(partial(host.happened, what, peer, message)):
-            return BROKEN_OFF
+            return headers.SIM_BROKEN_OFF
         deadline_ns = host.party.next_deadline_ns()
         return -1 if deadline_ns is None else deadline_ns
 
@@ -54,7 +51,7 @@ class CompiledMeshHost:
         self._group, self._member, self._notice = group, member, notice
         self._begins: Begins = bool
         self._clock = group.clock
-        self._library = declared()
+        self._library = load()
         uplink = cast(CompiledLink, link)
         handle = self._library.sa_sim_member(group.handle, uplink.handle, member, 0, uplink.strict)
         self._handle = engine_library.there(handle)
@@ -63,22 +60,22 @@ class CompiledMeshHost:
     def happened(self, what: int, peer: int, number: int) -> None:
         """C reports an event: see `enum sim_report`."""
         party, group, now_ns = self.party, self._group, self._clock.now_ns
-        if what in (MESSAGE, LAST_MESSAGE):
+        if what in (headers.SIM_REPORT_CAME, headers.SIM_REPORT_CAME_LAST):
             head, data = group.under_way.pop(number)
             party.receive(peer, head, memoryview(data), now_ns)
-        elif what == DEPARTED:
+        elif what == headers.SIM_REPORT_SENT:
             message = group.waiting.pop(number)
             group.under_way[number] = message.head, bytes(message.data)  # a copy: it is the party's again
             party.on_sent(message.ticket)
-        elif what == DUE:
+        elif what == headers.SIM_REPORT_DUE:
             party.handle_timer(now_ns)
-        elif what == UNANSWERED:
+        elif what == headers.SIM_REPORT_UNANSWERED:
             limit = group.retry_limit(self._member, peer)
             words = f"no acknowledgement from rank {peer} after {limit} timeouts in a row"
             raise AggregationFailed(words, job=group.job, missing=(peer,))
-        if what == MESSAGE:
+        if what == headers.SIM_REPORT_CAME:
             return
-        if what != PUMPS:
+        if what != headers.SIM_REPORT_PUMPS:
             self._notice(self._member)
         for message in party.messages_to_send():
             self._push(message)

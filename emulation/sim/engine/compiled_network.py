@@ -14,7 +14,6 @@ from emulation.sim.engine.compiled_clock import ALL_BYTES, CompiledClock
 from emulation.sim.engine.compiled_host import CompiledHost
 from emulation.sim.engine.compiled_links import CompiledLink, CompiledSwitch
 from emulation.sim.engine.compiled_mesh import CompiledMeshHost, PartyGroup
-from emulation.sim.engine.engine_library import CHOOSE
 from emulation.sim.network.mesh_host import Connections
 from emulation.sim.network.simulated_link import LinkConfig, SimulatedLink
 from emulation.sim.network.strict_link import StrictLink
@@ -25,6 +24,8 @@ from emulation.sim.spines.paths import HashedPaths, SprayedPaths
 from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
+from switchagg.native import headers
+from switchagg.native.library import load
 from switchagg.native.native_endpoint import NativeEndpoint
 from transport.meshes.mesh import Party
 
@@ -41,7 +42,7 @@ class CompiledNetwork(SwitchedNetwork):
     def __init__(self, *args: Any, **how: Any) -> None:
         self._paths: dict[int, tuple[int, HashedPaths]] = {}  # by id: number, and keeps it
         self._handles: list[int] = []
-        self._choose = CHOOSE(self._chosen)
+        self._choose = headers.callback("sim_choose")(self._chosen)
         self._size_only: bool | None = None
         self._planes: list[NativePlane] = []
         self._endpoints: weakref.WeakSet[NativeEndpoint] = weakref.WeakSet()
@@ -75,7 +76,7 @@ class CompiledNetwork(SwitchedNetwork):
             links = (ctypes.c_void_p * len(paths.links))(*(cast(CompiledLink, link).handle for link in paths.links))
             number, choose = len(self._handles), None if isinstance(paths, SprayedPaths) else self._choose
             self._paths[id(paths)] = number, paths
-            handle = engine_library.engine().sa_sim_paths(
+            handle = load().sa_sim_paths(
                 self.time.handle, links, len(links), ctypes.cast(choose, ctypes.c_void_p) if choose else None, number
             )
             self._handles.append(engine_library.there(handle))
@@ -87,7 +88,7 @@ class CompiledNetwork(SwitchedNetwork):
 
     def attach(self, host: str, address: int, receive: Action) -> None:
         """receive: of a host in Python; one in C has attached itself to its address already."""
-        if not engine_library.engine().sa_sim_attached(self.time.handle, address):
+        if not load().sa_sim_attached(self.time.handle, address):
             self.time.hosts.attach(address, receive)
         there = self._hosts.setdefault(host, {})
         there[address] = receive
@@ -97,14 +98,14 @@ class CompiledNetwork(SwitchedNetwork):
         plane = NativePlane(slots, elements)
         self._planes.append(plane)
         if self._size_only:
-            engine_library.engine().sa_plane_leave_values(plane.handle)
+            load().sa_plane_leave_values(plane.handle)
         return plane
 
     def endpoint(self, job: JobConfig, rank: int, wire_rank: int | None = None) -> Any:
         endpoint = NativeEndpoint(job, rank, wire_rank)
         self._endpoints.add(endpoint)
         if self._size_only:
-            engine_library.engine().sa_endpoint_leave_values(endpoint.handle)
+            load().sa_endpoint_leave_values(endpoint.handle)
         return endpoint
 
     def host(self, *args: Any) -> CompiledHost:
@@ -153,6 +154,6 @@ class CompiledNetwork(SwitchedNetwork):
     def _leave_values(self) -> None:
         self.time.state.size_only = 1
         for plane in self._planes:
-            engine_library.engine().sa_plane_leave_values(plane.handle)
+            load().sa_plane_leave_values(plane.handle)
         for endpoint in self._endpoints:
-            engine_library.engine().sa_endpoint_leave_values(endpoint.handle)
+            load().sa_endpoint_leave_values(endpoint.handle)

@@ -5,15 +5,14 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from emulation.sim.engine import engine_library
-from emulation.sim.engine.engine_library import ARRIVE, DAMAGE, PythonState
 from emulation.sim.network.simulated_link import NODE_MASK, Bodiless, CorruptedFrame
 from emulation.sim.network.virtual_clock import Action
+from switchagg.native import headers
+from switchagg.native.headers import SIM_PYTHON_BODILESS
+from switchagg.native.library import load
 
 if TYPE_CHECKING:
     from emulation.sim.engine.compiled_clock import CompiledClock
-
-AHEAD, BODILESS = 1, 2
-"""`SIM_PYTHON_AHEAD`, `SIM_PYTHON_BODILESS`."""
 
 
 class PythonHosts:
@@ -21,18 +20,20 @@ class PythonHosts:
 
     def __init__(self, clock: "CompiledClock", traced: bool) -> None:
         self.receivers: dict[int, Action] = {}
-        self._library = engine_library.engine()
+        self._library = load()
         self._frames: list[Any] = [None]  # by number; those whose number is free are kept until it is taken again
         self._bodiless: dict[type, int] = {}
         self._traced = traced
         self._clock = weakref.ref(clock)
         hosts = weakref.ref(self)  # C's hold on these functions is no cycle
         self._callbacks = (
-            ARRIVE(lambda number, sender, to: _of(hosts)._arrive(number, sender, to)),
-            DAMAGE(lambda number, new, burst, first_bit: _of(hosts)._damage(number, new, burst, first_bit)),
+            headers.callback("sim_arrive")(lambda number, sender, to: _of(hosts)._arrive(number, sender, to)),
+            headers.callback("sim_damage")(
+                lambda number, new, burst, first_bit: _of(hosts)._damage(number, new, burst, first_bit)
+            ),
         )
         self.handle = engine_library.there(self._library.sa_sim_python(clock.handle, *self._callbacks))
-        self._state = PythonState.from_address(self.handle)
+        self._state = headers.struct("sim_python").from_address(self.handle)
 
     def attach(self, address: int, receive: Action) -> None:
         """A host in Python is at an address from now on."""
@@ -45,7 +46,7 @@ class PythonHosts:
         kind = frame.__class__
         how = self._bodiless.get(kind)
         if how is None:
-            how = self._bodiless[kind] = BODILESS * isinstance(frame, Bodiless)
+            how = self._bodiless[kind] = SIM_PYTHON_BODILESS * isinstance(frame, Bodiless)
         self._keep(self._state.next, frame)
         accepted: int = self._library.sa_sim_python_send(
             self.handle,

@@ -15,7 +15,7 @@ struct sa_label {
     uint32_t member, step, segment;
 };
 
-/* Field by field as `NativeProgram`; an entry per node, in elements. */
+/* An entry per node, in elements. */
 struct sa_program {
     uint32_t nodes, arriving, members, itemsize;
     uint64_t elements;                /* of the array; places from there on are scratch */

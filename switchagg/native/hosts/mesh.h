@@ -38,7 +38,6 @@ enum sa_mesh_event_kind { SA_MESH_RECEIVED, SA_MESH_SENT, SA_MESH_GONE, SA_MESH_
    message, in `head`. */
 enum sa_gone { SA_GONE_CLOSED, SA_GONE_ERROR, SA_GONE_LEFT, SA_GONE_NO_MESSAGE };
 
-/* Field by field as `MeshEvent`. */
 struct sa_mesh_event {
     uint32_t kind, member;
     uint32_t connection; /* head of RECEIVED and WANTS_MEMORY */
@@ -50,7 +49,6 @@ struct sa_mesh_event {
     uint8_t head[SA_HEAD_BYTES_MAX];
 };
 
-/* Field by field as `MeshOutgoing`. */
 struct sa_mesh_outgoing {
     const uint8_t *data;
     uint64_t size_bytes;

@@ -14,7 +14,6 @@
 #define SA_RELIABLE_BYTES 32u /* the header of a frame */
 #define SA_HEAD_BYTES_MAX 64u
 
-/* It matches `ReliableConfig` in Python. */
 struct sa_reliable_config {
     uint32_t segment_bytes, window_segments, ack_every_segments, retry_limit;
     int64_t rto_initial_ns, rto_min_ns, rto_max_ns, delayed_ack_ns;

@@ -10,8 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Probabilities are numbers of 2^63: 0 never, 2^63 always. Field by field as `ImpairmentConfig` in
-   transport/switch/native_switch_loop.py. */
+/* Probabilities are numbers of 2^63: 0 never, 2^63 always. */
 struct sa_impairment {
     uint64_t loss;
     uint64_t corrupt;

@@ -40,7 +40,6 @@ uint32_t sa_pool_used(const struct sa_pool *pool);
 #define SA_NEVER_MARK UINT64_MAX
 #define SA_NEVER INT64_MAX
 
-/* Field by field as `QueueConfig` in transport/switch/native_switch_loop.py. */
 struct sa_queue_config {
     uint64_t rate_bps;            /* 0: packets may leave at once */
     uint64_t limit_bytes;         /* held packets of one class, the arriving one included */

@@ -19,7 +19,6 @@ struct sa_switch;
 
 enum sa_direction { SA_DIRECTION_UP, SA_DIRECTION_DOWN, SA_DIRECTIONS };
 
-/* Field by field as `SwitchConfig` in transport/switch/native_switch_loop.py. */
 struct sa_switch_config {
     struct sa_udp *udp;     /* these two stay the caller's and must outlive the switch */
     struct sa_plane *plane;

@@ -22,7 +22,6 @@ struct sa_address {
 };
 _Static_assert(sizeof(struct sa_address) == 24, "compared by bytes");
 
-/* Field by field as `native_udp.NativeUdpOptions`. */
 struct sa_udp_options {
     int32_t descriptor;
     uint32_t gso; /* whether the socket takes UDP_SEGMENT */
@@ -108,7 +107,6 @@ int64_t sa_now_ns(void);
 /* Returns SA_UDP_COUNTERS numbers, which are valid as long as `udp`. */
 const uint64_t *sa_udp_counters(const struct sa_udp *udp);
 
-/* Field by field as `native_udp.NativeUdpState`. */
 struct sa_udp_state {
     uint32_t gso;              /* still in use */
     int32_t send_errno;        /* of the newest refused send, 0 if none; `refused` is its destination */

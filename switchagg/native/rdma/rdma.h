@@ -20,7 +20,6 @@
 
 struct sa_rdma;
 
-/* Field by field as `NativeOptions` in transport/rdma/soft.py. */
 struct sa_rdma_options {
     int32_t descriptor; /* UDP, bound to `local`, IP_PMTUDISC_PROBE, non-blocking */
     int32_t wake;       /* eventfd, non-blocking */
@@ -60,7 +59,6 @@ int sa_rdma_poll(struct sa_rdma *rdma, uint32_t cq, struct sa_completion *comple
 /* Make the present waiting sa_rdma_poll of this queue, or else the next one, return soon. */
 int sa_rdma_interrupt(struct sa_rdma *rdma, uint32_t cq);
 
-/* Field by field as `NativeQueuePair` in transport/rdma/soft.py. */
 struct sa_rdma_queue_pair {
     uint32_t transport; /* SA_ROCE_RC or SA_ROCE_UC */
     uint32_t domain;

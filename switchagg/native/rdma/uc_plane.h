@@ -18,7 +18,7 @@ struct sa_uc_plane;
 #define SA_UC_MESSAGES 2048u   /* UDP messages that one layout gives at most */
 #define SA_UC_PACKETS_MAX 128u /* packets of one RDMA message */
 
-/* A worker's end. Field by field as `UcPeer` in transport/switch/rdma_switch.py. */
+/* A worker's end. */
 struct sa_uc_peer {
     struct sa_address address; /* its port is where results go: 4791 */
     uint64_t base;             /* address of its result buffer */

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Field by field as `DcqcnConfig` in transport/rdma/dcqcn.py. sa_dcqcn_defaults gives those in brackets. */
+/* sa_dcqcn_defaults gives those in brackets. */
 struct sa_dcqcn_config {
     uint64_t line_bps;       /* the link's rate, where the queue pair starts; 1 kbit/s to 4 Tbit/s */
     uint64_t min_bps;        /* never slower: [1 Mbit/s], at most line_bps */

@@ -46,7 +46,6 @@ enum sa_wc_opcode {
 
 #define SA_WC_WITH_IMMEDIATE 2u /* flag */
 
-/* Field by field as `NativeCompletion` in transport/rdma/soft.py. */
 struct sa_completion {
     uint64_t id;
     uint32_t status;
@@ -80,7 +79,6 @@ enum sa_send_flags { SA_SEND_SIGNALED = 2, SA_SEND_SOLICITED = 4 };
 
 #define SA_MESSAGE_MAX (1u << 31)
 
-/* Field by field as `NativeSend` in transport/rdma/soft.py. */
 struct sa_send_request {
     uint64_t id;
     uint64_t address;
@@ -93,7 +91,6 @@ struct sa_send_request {
     uint32_t flags;
 };
 
-/* Field by field as `NativeReceive` in transport/rdma/soft.py. */
 struct sa_receive_request {
     uint64_t id;
     uint64_t address;
@@ -106,8 +103,7 @@ struct sa_receive_request {
 enum sa_qp_state { SA_QPS_RESET, SA_QPS_INIT, SA_QPS_RTR, SA_QPS_RTS, SA_QPS_SQD, SA_QPS_ERR = 6 };
 
 /* The attributes that a change of state sets, as in libibverbs: INIT access; RTR peer, path_mtu, receive_psn,
-   min_rnr_timer; RTS send_psn, timeout, retry_count, rnr_retry, window_packets, and the rate. The rest is ignored.
-   Field by field as `NativeAttributes` in transport/rdma/soft.py. */
+   min_rnr_timer; RTS send_psn, timeout, retry_count, rnr_retry, window_packets, and the rate. The rest is ignored. */
 struct sa_qp_attributes {
     uint32_t access;        /* SA_ACCESS_REMOTE_WRITE: peers may write */
     uint32_t path_mtu;      /* 256, 512, 1024, 2048, 4096 */

@@ -11,7 +11,7 @@ struct sa_stream {
     int32_t priority; /* lower is more urgent */
 };
 
-/* Field by field as `library.NativeJob`; streams points to `stream_count` entries that need only live during a call. */
+/* streams points to `stream_count` entries that need only live during a call. */
 struct sa_job {
     uint32_t job_id;
     uint32_t generation;

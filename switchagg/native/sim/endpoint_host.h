@@ -7,7 +7,7 @@
 #include "sim/host.h"
 #include "worker/endpoint.h"
 
-/* A tree's part. It matches `TreeFacts` in emulation/sim/engine/engine_library.py. to: of the frames of each stream. */
+/* A tree's part. to: of the frames of each stream. */
 struct sim_tree {
     struct sa_endpoint *endpoint;
     const uint32_t *to;

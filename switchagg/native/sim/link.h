@@ -10,7 +10,7 @@ typedef unsigned __int128 sim_units; /* of 1/rate ns */
 
 enum sim_fault { SIM_DROP_QUEUE, SIM_DROP_FIRST, SIM_LOST, SIM_DUPLICATED, SIM_HELD_BACK, SIM_CORRUPTED, SIM_FAULTS };
 
-/* It matches `LinkFacts` in emulation/sim/engine/engine_library.py. ecn_bytes, drop_bytes: -1: none. words: of
+/* ecn_bytes, drop_bytes: -1: none. words: of
    random.Random(seed), 624 and the place of the next; NULL: a link without faults. strict: whether it serves classes
    strictly. */
 struct sim_link_facts {

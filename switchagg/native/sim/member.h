@@ -23,13 +23,15 @@ enum sim_report {
 
 /* Facts that all members of a job share. config_of(member, to): of the connection from one to another, asked once at
    each end; outlives the simulation. credit_bytes: of each class; negative: no bound. report: NULL: calls are C's; else
-   it returns the party's deadline, -1: none, or SIM_BROKEN_OFF: the run ends. As `GroupFacts` in
-   emulation/sim/engine/compiled_group.py. */
+   it returns the party's deadline, -1: none, or SIM_BROKEN_OFF: the run ends. */
+typedef const struct sa_reliable_config *(*sim_config_of)(uint32_t member, uint32_t to);
+typedef int64_t (*sim_tell)(uint32_t member, uint32_t what, uint32_t peer, uint64_t message);
+
 struct sim_group_facts {
     uint32_t first; /* the first member's address */
     int64_t credit_bytes, call_timeout_ns;
-    const struct sa_reliable_config *(*config_of)(uint32_t member, uint32_t to);
-    int64_t (*report)(uint32_t member, uint32_t what, uint32_t peer, uint64_t message);
+    sim_config_of config_of;
+    sim_tell report;
 };
 
 struct sim_group;

@@ -15,8 +15,7 @@
 enum sim_failure { SIM_FINE, SIM_CALLS_DIFFER, SIM_TOO_EARLY, SIM_STUCK, SIM_UNANSWERED, SIM_WRONG_MESSAGE,
                    SIM_ELSEWHERE };
 
-/* Why a group's calls failed; SIM_ELSEWHERE: Python knows. peer: whom it concerns, or UINT32_MAX. stuck: what waits, of SIM_STUCK. As `Failed` in
-   emulation/sim/engine/compiled_group.py. */
+/* Why a group's calls failed; SIM_ELSEWHERE: Python knows. peer: whom it concerns, or UINT32_MAX. stuck: what waits, of SIM_STUCK. */
 struct sim_failed {
     uint32_t failure, member, peer;
     int64_t still_ns;
@@ -24,8 +23,7 @@ struct sim_failed {
     uint8_t local_call[SIM_CALL_BYTES], remote_call[SIM_CALL_BYTES];
 };
 
-/* A call of one member. array, scratch: NULL without values. It matches `CallFacts` in emulation/sim/engine/
-   compiled_group.py. */
+/* A call of one member. array, scratch: NULL without values. */
 struct sim_call_facts {
     uint8_t head[SIM_CALL_BYTES];
     int32_t priority;

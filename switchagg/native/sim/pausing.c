@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "sim/waiting.h"
-
 #define PAUSE_FRAME_BYTES 64u
 #define CHARGES_AT_ONCE 255u
 
@@ -26,43 +24,6 @@ struct sim_pfc {
     struct sim_pfc_facts facts;
     struct sim_charge *now, *idle;
     struct charges *charges;
-};
-
-struct sim_pausing {
-    struct sim_node node; /* only to be owned */
-    /* These: Python reads them in place. */
-    uint64_t pauses, most_bytes;
-    int64_t paused_ns;                    /* of pauses that are over, in all classes */
-    int64_t paused_since_ns[SIM_CLASSES]; /* -1: it isn't */
-    struct sim_link *link;
-    struct sim_pfc *pfc;
-    struct sim_deque queues[SIM_CLASSES];
-    struct sim_deque later; /* what a switch's latency still holds */
-    uint64_t queued[SIM_CLASSES];
-    uint64_t served[SIM_CLASSES]; /* what a class's next frame begins at, in bytes … */
-    uint64_t turn;                /* … and what the last that was served began at */
-    struct sim_waiting on_wire;
-    uint32_t is_serving;
-    struct sim_mersenne random;
-};
-
-/* A pause frame, or one that ends it: the same ones again and again. */
-struct signal {
-    struct sim_pausing *to;
-    uint32_t kind, on;
-};
-
-struct sim_ingress {
-    struct sim_node node; /* only to be owned */
-    /* These: Python reads them in place. */
-    uint64_t most_bytes, dropped;
-    uint64_t held_bytes[SIM_CLASSES], released[SIM_CLASSES];
-    struct sim_pausing *link, *reverse;
-    uint64_t room_bytes;
-    sim_action act; /* of the switch */
-    void *object;
-    uint8_t pauses[SIM_CLASSES];
-    struct signal signals[SIM_CLASSES][2];
 };
 
 /* ---- charges */
@@ -213,7 +174,7 @@ static int send(struct sim_link *link, struct sim_body *body, int64_t ready_ns, 
 }
 
 static void signalled(void *object, struct sim_body *body, uint32_t sender, uint32_t to) {
-    const struct signal *signal = object;
+    const struct sim_signal *signal = object;
     struct sim_pausing *pausing = signal->to;
     int64_t *since_ns = &pausing->paused_since_ns[signal->kind], now_ns = pausing->link->sim->now_ns;
     (void)body, (void)sender, (void)to;
@@ -327,7 +288,7 @@ struct sim_ingress *sa_sim_ingress(struct sim_pausing *link, struct sim_pausing 
     ingress->act = link->link->lane.act;
     ingress->object = link->link->lane.object;
     for (uint32_t kind = 0; kind < SIM_CLASSES; kind++)
-        for (uint32_t on = 0; on < 2; on++) ingress->signals[kind][on] = (struct signal){link, kind, on};
+        for (uint32_t on = 0; on < 2; on++) ingress->signals[kind][on] = (struct sim_signal){link, kind, on};
     sim_link_lead_to(link->link, arrived, ingress, NULL);
     sim_own(link->link->sim, &ingress->node);
     return ingress;

@@ -11,6 +11,9 @@
 #define SIM_PYTHON_AHEAD 1u
 #define SIM_PYTHON_BODILESS 2u
 
+typedef void (*sim_arrive)(uint32_t frame, uint32_t sender, uint32_t to);
+typedef uint32_t (*sim_damage)(uint32_t frame, uint32_t as, uint32_t burst, uint32_t first_bit);
+
 struct sim_python {
     struct sim_node node; /* at all addresses of such hosts */
     uint32_t next;        /* the number of the next frame: Python reads it in place */
@@ -18,16 +21,13 @@ struct sim_python {
     uint32_t *bodies; /* of a frame, by number */
     uint32_t *idle;   /* numbers that are free */
     struct sa_sim *sim;
-    void (*arrive)(uint32_t frame, uint32_t sender, uint32_t to);
-    uint32_t (*damage)(uint32_t frame, uint32_t as, uint32_t burst, uint32_t first_bit);
+    sim_arrive arrive;
+    sim_damage damage;
 };
 
 /* Returns NULL without memory. arrive: a frame is there, at an address of such a host. damage: Python keeps the frame,
    with these bits flipped, as another, whose CRC-32 it returns. */
-SA_EXPORT struct sim_python *sa_sim_python(struct sa_sim *sim,
-                                           void (*arrive)(uint32_t frame, uint32_t sender, uint32_t to),
-                                           uint32_t (*damage)(uint32_t frame, uint32_t as, uint32_t burst,
-                                                              uint32_t first_bit));
+SA_EXPORT struct sim_python *sa_sim_python(struct sa_sim *sim, sim_arrive arrive, sim_damage damage);
 
 /* Whether anybody is at an address; and let it be one of such a host. Returns 0, or -1 without memory. */
 SA_EXPORT uint32_t sa_sim_attached(const struct sa_sim *sim, uint32_t address);

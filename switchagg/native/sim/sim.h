@@ -37,7 +37,7 @@ struct sim_node {
     void (*look)(struct sim_node *node, const struct sim_entry *entry, uint32_t step);
 };
 
-/* It matches `SimEvent` in emulation/sim/engine/engine_library.py: what a trace has of an event. */
+/* What a trace has of an event. */
 struct sim_record {
     int64_t time_ns;
     uint32_t sender, to;
@@ -47,6 +47,9 @@ struct sim_record {
 #define SIM_LOOK_BYTES 320u
 
 enum sim_end { SIM_STOPPED, SIM_NOTHING_LEFT, SIM_UNFINISHED, SIM_NO_MEMORY };
+
+typedef void (*sim_notice)(uint32_t host); /* Python: something of a host is to be seen */
+typedef void (*sim_due)(uint64_t number);  /* Python: an event that it scheduled */
 
 struct sa_sim {
     int64_t now_ns; /* this and the next five: Python reads them in place */
@@ -61,8 +64,8 @@ struct sa_sim {
     struct sim_node *owned;
     struct sim_node **nodes; /* by address: hosts */
     uint32_t node_count;
-    void (*notice)(uint32_t host);                      /* Python: something of a host is to be seen */
-    void (*due)(uint64_t number);                       /* Python: an event that it scheduled */
+    sim_notice notice;
+    sim_due due;
     struct sim_record *records;
     uint64_t record_count, record_room;
     uint32_t traced_bytes; /* of each frame; 0: nothing is traced */
@@ -82,7 +85,7 @@ int sim_attach(struct sa_sim *sim, uint32_t address, struct sim_node *node);
 /* A new body; NULL, and the run ends: no memory. */
 struct sim_body *sim_body(struct sa_sim *sim, uint32_t room_bytes);
 
-SA_EXPORT struct sa_sim *sa_sim_new(uint32_t traced_bytes, void (*notice)(uint32_t host), void (*due)(uint64_t number));
+SA_EXPORT struct sa_sim *sa_sim_new(uint32_t traced_bytes, sim_notice notice, sim_due due);
 SA_EXPORT void sa_sim_free(struct sa_sim *sim);
 
 /* Let `due(number)` happen at time_ns; sender, to, content: as a trace has it. Returns 0, or -1 without memory. */

@@ -4,8 +4,7 @@
 
 #include "sim/link.h"
 
-/* It matches `WatchedBytes` in emulation/sim/engine/engine_library.py. job: of a packet of method switch, as it says;
-   else -1. */
+/* job: of a packet of method switch, as it says; else -1. */
 struct sim_counted {
     uint64_t bytes; /* on the wire */
     int32_t job;
