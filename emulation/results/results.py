@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -30,9 +30,6 @@ from switchagg.codecs import FIXED_POINT, ArrayCodec
 from switchagg.codecs.spec import parse_codec
 from switchagg.description import Kind
 from transport.group.method_name import METHODS, MethodName
-
-if TYPE_CHECKING:
-    from emulation.testbed.certificate.fidelity import Certificate
 
 SCHEMA = "switchagg-results-2"
 
@@ -58,6 +55,17 @@ class Evaluation:
     time_ns: int  # since the start of training; time spent evaluating excluded
     accuracy: float  # 0 … 1
     loss: float
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Verdict on one run. `measures` and `bounds` hold plain numbers, units last in their names."""
+
+    valid: bool
+    reasons: list[str]  # why not; empty if valid
+    valid_rate_bps: int | None  # at which this machine would have been valid; None: valid, unknown, or busy with others
+    measures: dict[str, Any] = field(default_factory=dict)
+    bounds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from emulation.scenario.topologies.placement import placement_names
 from emulation.scenario.topologies.topology import EVERY, PATHS, SPRAY, Fabric
 from emulation.scenario.topologies.topology_kinds import topology_names
 from emulation.scenario.workload_kinds import workload_names
-from emulation.sim.traffic.controls import CONTROLS
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS
 from switchagg.join import STREAMS, WINDOW_SLOTS, JobTerms
@@ -26,8 +25,10 @@ from transport.ps.config import ASYNCHRONOUS, BSP, MODES
 SAME = "same"  # the measured job's method
 MAX_MIN, FIRST_COME = "max_min", "first_come"
 BEST, KERNEL = "best", "kernel"  # in virtual time both are cubic beside [[flows]], else windows alone
+CUBIC = "cubic"
 RDMA_CONTROLS = ("dcqcn", "roce")  # RoCE: with congestion control, or with losses or pauses alone to hold it back
-CONGESTION_CONTROLS = (BEST, KERNEL, "cubic", "reno", "bbr", "dctcp", *RDMA_CONTROLS)
+CONTROLS = (CUBIC, "reno", "bbr")  # TCP's, of virtual time
+CONGESTION_CONTROLS = (BEST, KERNEL, *CONTROLS, "dctcp", *RDMA_CONTROLS)
 ENDLESS = (*CONTROLS, *RDMA_CONTROLS)
 FLOW_KINDS = (*ENDLESS, SHORT, INCAST)
 PACKET, FLOW, FORMULA, AUTO = "packet", "flow", "formula", "auto"

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from emulation.workloads.tasks.task import LearningTask
-
+from typing import Any
 
 DDP, FSDP, TP = "ddp", "fsdp", "tp"
 """How ranks share a model: each has all of it; each has a shard of every parameter, gathered when it is needed; each
@@ -20,24 +15,17 @@ computes with some columns and rows of every layer."""
 class WorkloadKind:
     """A workload, as other modules know it. parallel: DDP, FSDP or TP. workers: allowed numbers; (): any number.
 
-    make: returns its LearningTask, or is "module:attribute", imported when a trainer needs it. samples: size of its
-    training data, if that is the same on every machine, so that too large a batch is refused at once; None: it isn't.
+    make: returns its LearningTask, or is "module:attribute", which `workloads/workload.py` imports. samples: size of
+    its training data, if that is the same on every machine, so that too large a batch is refused at once; None: it
+    isn't.
     """
 
     name: str
-    make: str | Callable[[], LearningTask]
+    make: str | Callable[[], Any]
     samples: int | None = None
     unit: str = "samples"
     parallel: str = DDP
     workers: tuple[int, ...] = ()
-
-    def task(self) -> LearningTask:
-        """The task with its data and model. Raises WorkloadError."""
-        if not isinstance(self.make, str):
-            return self.make()
-        module, _, name = self.make.partition(":")
-        task: LearningTask = getattr(import_module(module), name)()
-        return task
 
 
 WORKLOADS: dict[str, WorkloadKind] = {

@@ -22,7 +22,7 @@ from emulation.scenario.profiles.workload_keys import rank_ns
 from emulation.scenario.scenario import Scenario
 from emulation.scenario.scenario_checks import frame_bytes_of, hosts_of
 from emulation.scenario.scenario_flows import own_hosts
-from emulation.scenario.scenario_tables import BEST, ENDLESS, KERNEL, PACKET, RDMA_CONTROLS, SAME
+from emulation.scenario.scenario_tables import BEST, CUBIC, ENDLESS, KERNEL, PACKET, RDMA_CONTROLS, SAME
 from emulation.scenario.workload_kinds import DDP, FSDP, TP, WORKLOADS
 from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.engine.engine_choice import AUTO, PYTHON, further_job_unsupported
@@ -42,7 +42,6 @@ from emulation.sim.replay.size_only_replicas import ProfileReplicas, SizeOnlyRep
 from emulation.sim.schedule_tuning import tuned
 from emulation.sim.sharing.background_jobs import BackgroundJobs, servers_of
 from emulation.sim.simulated_training import Progress, Training
-from emulation.sim.traffic.controls import CUBIC
 from emulation.sim.traffic.scenario_traffic import ScenarioTraffic
 from switchagg.dataplane.self_test import fastest
 from switchagg.errors import SwitchaggError

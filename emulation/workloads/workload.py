@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,18 @@ class RankWorkload:
         return digest.hexdigest()
 
 
+def learning_task(name: str) -> LearningTask:
+    """The task of workload `name`, with its data and model. Raises WorkloadError."""
+    if name not in WORKLOADS:
+        raise WorkloadError(f"no workload {name!r}; there are: {', '.join(WORKLOADS)}")
+    make = WORKLOADS[name].make
+    if isinstance(make, str):
+        module, _, attribute = make.partition(":")
+        make = getattr(import_module(module), attribute)
+    task: LearningTask = make()
+    return task
+
+
 def build_workload(
     name: str,
     seed: int,
@@ -169,9 +182,7 @@ def build_workload(
 
     Raises WorkloadError.
     """
-    if name not in WORKLOADS:
-        raise WorkloadError(f"no workload {name!r}; there are: {', '.join(WORKLOADS)}")
-    return RankWorkload(WORKLOADS[name].task(), seed, rank, workers, batch_per_worker, iterations, optimizer)
+    return RankWorkload(learning_task(name), seed, rank, workers, batch_per_worker, iterations, optimizer)
 
 
 def compute_on_one_thread() -> None:

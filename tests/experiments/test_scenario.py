@@ -343,7 +343,9 @@ def test_find_says_why_a_path_is_no_scenario(tmp_path: Path) -> None:
 
 def test_the_samples_of_digits_are_as_many_as_the_scenario_says() -> None:
     pytest.importorskip("torch")
-    assert WORKLOADS["digits"].task().samples == WORKLOADS["digits"].samples
+    from emulation.workloads.workload import learning_task
+
+    assert learning_task("digits").samples == WORKLOADS["digits"].samples
 
 
 def test_the_default_window_fits_the_queue() -> None:

@@ -1,11 +1,9 @@
 """The congestion controls by name."""
 
+from emulation.scenario.scenario_tables import CONTROLS, CUBIC
 from emulation.sim.traffic.bbr import Bbr
 from emulation.sim.traffic.congestion_control import CongestionControl, Reno
 from emulation.sim.traffic.cubic import Cubic
-
-CUBIC = "cubic"
-CONTROLS = (CUBIC, "reno", "bbr")
 
 
 def control(name: str, seed: str = "") -> CongestionControl:

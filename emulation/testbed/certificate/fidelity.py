@@ -17,13 +17,14 @@ import dataclasses
 import os
 import subprocess
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from emulation.results.results import Certificate
 from emulation.testbed import children
 from emulation.testbed.certificate.departures import Departures, Int64Array
 from emulation.testbed.certificate.monitor_messages import (
@@ -71,17 +72,6 @@ class Bounds:
     network_thread_wait_bytes: float = 65_536.0  # a process's mean wait per turn × rate: one queued bundle hides it
     timer_lateness_p99_ns: float = 20_000_000.0  # five ticks of a 250 Hz kernel: what a late repair may add to a loss
     lost_share: float = 1e-4  # losses by the machine (socket buffers, backlogs), not by the emulated queues, per frame
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """Verdict on one run. `measures` and `bounds` hold plain numbers, units last in their names."""
-
-    valid: bool
-    reasons: list[str]  # why not; empty if valid
-    valid_rate_bps: int | None  # at which this machine would have been valid; None: valid, unknown, or busy with others
-    measures: dict[str, Any] = field(default_factory=dict)
-    bounds: dict[str, float] = field(default_factory=dict)
 
 
 class LinkTrace:

@@ -1,5 +1,5 @@
 """Scenarios in real time: Mininet, its links shaped and read back, one process per rank.
 
-Imported by compare, bench and cli; mininet itself is imported in topology.py alone.
+Imported by experiments and cli; mininet itself is imported in emulated_network.py alone.
 Start at mininet_run.py, then launch.py and emulated_network.py.
 """

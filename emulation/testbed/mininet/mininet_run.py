@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emulation.results.results import (
+    Certificate,
     Evaluation,
     IterationRecord,
     MethodResult,
@@ -51,7 +52,6 @@ from transport.group.method_name import METHODS, MethodName
 from transport.links.link_kinds import LINKS
 
 if TYPE_CHECKING:
-    from emulation.testbed.certificate.fidelity import Certificate
     from emulation.testbed.mininet.emulated_network import EmulatedNetwork
 
 # What Python runs for each rank. -P, as for all our processes: a file of the user's folder named like a module of a
