@@ -22,7 +22,7 @@ from emulation.scenario.scenario import ScenarioError, canonical
 from emulation.scenario.scenario import parse as parse_scenario
 from emulation.testbed.mininet.launch import BY_LINKS, BY_SWITCH
 from switchagg.dataplane.plane_kinds import DATAPLANES
-from tests.helpers.html_page import checked
+from tests.shared.html_page import checked
 from transport.group.method_name import parse
 
 runner = CliRunner()

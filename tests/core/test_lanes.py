@@ -15,7 +15,7 @@ from switchagg.codecs.lanes import BLOCK, WIDTHS, Lanes
 from switchagg.codecs.rounding import call_key, draws
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native.library import missing
-from tests.helpers.lane_codings import (
+from tests.shared.lane_codings import (
     CORES,
     FLOAT32,
     back_in_c,

@@ -12,7 +12,7 @@ from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import parse_codec
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native.library import missing
-from tests.helpers.lane_codings import (
+from tests.shared.lane_codings import (
     CORES,
     FLOAT32,
     back_in_c,

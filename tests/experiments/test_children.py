@@ -12,7 +12,7 @@ import pytest
 
 from emulation.testbed import children
 from emulation.testbed.children import Child, ChildCommand, ChildFailed, ChildReport, CommandFailed, Ready, gather
-from tests.helpers.starved import STARVED, busy
+from tests.shared.starved import STARVED, busy
 
 PRELUDE = """
 import os, signal, sys, time

@@ -8,7 +8,7 @@ import pytest
 
 from emulation.testbed import patience
 from emulation.testbed.patience import run
-from tests.helpers.starved import STARVED, busy
+from tests.shared.starved import STARVED, busy
 
 PYTHON = (sys.executable, "-S", "-c")
 

@@ -16,7 +16,7 @@ from emulation.results.results import Evaluation, MethodResult, document
 from emulation.results.speedups import comparison
 from emulation.scenario.scenario import parse
 from emulation.scenario.scenario_tables import ParameterServer
-from tests.helpers.html_page import checked
+from tests.shared.html_page import checked
 
 HOST: dict[str, Any] = {
     "started": "2026-01-02T03:04:05+00:00",

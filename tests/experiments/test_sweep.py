@@ -20,7 +20,7 @@ from emulation.experiments.sweep import sweep_cells, sweep_page, sweep_run, swee
 from emulation.results.results import MethodResult, plain
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import Scenario, load, load_variants
-from tests.helpers.html_page import checked
+from tests.shared.html_page import checked
 from transport.group.method_name import MethodName
 
 HEAD = (

@@ -13,7 +13,7 @@ from emulation.scenario.errors import RunFailed
 from emulation.testbed import children
 from emulation.testbed.mininet.trainer_processes import TrainerGroup, TrainerProcess
 from emulation.testbed.trainers.trainer_messages import IterationReport, TrainingFinished
-from tests.helpers.starved import STARVED, busy
+from tests.shared.starved import STARVED, busy
 
 ITERATION = IterationReport(0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0.5, 0, [])
 FINISHED = TrainingFinished(42, 168, "ab", 0, {}, None, {}, [])

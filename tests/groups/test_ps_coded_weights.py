@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from switchagg.errors import JobError
-from tests.helpers.ps_world import World
+from tests.shared.ps_world import World
 from transport.contracts.group_contract import Array
 from transport.group.ps_group import open_ps_client
 from transport.meshes.mesh import OutgoingMessage

@@ -6,7 +6,7 @@ from collections import deque
 import numpy as np
 import pytest
 
-from tests.helpers.ps_world import World, changed
+from tests.shared.ps_world import World, changed
 from transport.contracts.group_contract import Array
 from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import ASP, BACKUP, BSP, SSP, PsConfig, config_from_bytes

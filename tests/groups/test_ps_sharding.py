@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from switchagg.native.library import missing
-from tests.helpers.ps_world import World
+from tests.shared.ps_world import World
 from transport.ps.config import PsConfig, config_from_bytes
 from transport.ps.ps_arithmetic import (
     NATIVE_DTYPES,

@@ -7,7 +7,7 @@ import pytest
 
 from switchagg.calls.call_request import CallRequest
 from switchagg.description import KINDS, ROOTED
-from tests.helpers.ps_world import World
+from tests.shared.ps_world import World
 from transport.contracts.group_contract import Array
 from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import BACKUP, PsConfig

@@ -5,7 +5,7 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from tests.helpers.ps_world import World, changed
+from tests.shared.ps_world import World, changed
 from transport.contracts.group_contract import Array
 from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import ASP, BACKUP, BSP, DC_ASGD, SSP, PsConfig

@@ -18,7 +18,7 @@ from torch_forks import Forked
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 
-HELPERS = Path(__file__).parents[1] / "helpers"
+HELPERS = Path(__file__).parents[1] / "shared"
 PROGRAMS = HELPERS / "torch_programs.py"
 RUN_S = 100
 # What a process says that didn't end as it should.

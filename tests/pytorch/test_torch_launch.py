@@ -86,7 +86,7 @@ print([name for name in sys.modules if name.startswith(needless)])
 def test_torchrun_starts_again_after_a_rank_died(switch: SwitchDaemon) -> None:  # noqa: F811
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
     variables = {"SWITCHAGG_SWITCH": switch.control_endpoint, "SWITCHAGG_METHOD": "switch"}
-    done = run(*torchrun, "tests/helpers/torch_method_programs.py", "restarted", **variables, **LOCAL)
+    done = run(*torchrun, "tests/shared/torch_method_programs.py", "restarted", **variables, **LOCAL)
     assert done.returncode == 0, done.stderr
     assert len(set(line for line in done.stdout.splitlines() if line.startswith("attempt 1: "))) == 1
     assert "attempt 0" not in done.stdout

@@ -21,7 +21,7 @@ from transport.switch.daemon_options import DaemonOptions
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, interface_address
 from transport.worker.session import SwitchSession
 
-PROGRAMS = Path(__file__).parents[1] / "helpers/torch_method_programs.py"
+PROGRAMS = Path(__file__).parents[1] / "shared/torch_method_programs.py"
 
 
 @pytest.fixture

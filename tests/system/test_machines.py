@@ -46,7 +46,7 @@ class Machine(Namespace):
         options: dict[str, Any] = {"env": {**os.environ, "OMP_NUM_THREADS": "1", **settings}, "text": True}
         options |= {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         if words[0] == "torchrun":
-            program = [sys.executable, str(ROOT / "tests/helpers/as_torchrun.py"), *words[1:]]
+            program = [sys.executable, str(ROOT / "tests/shared/as_torchrun.py"), *words[1:]]
             process: subprocess.Popen[str] = Forked(program, inside=self.holder.pid, cwd=ROOT, **options)
         else:
             words = [str(BIN / words[0]) if words[0] in ("switchagg", "python") else words[0], *words[1:]]

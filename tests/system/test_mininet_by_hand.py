@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from emulation.testbed.mininet.services import RunningService, ServiceProcess
-from tests.helpers.starved import STARVED, busy
+from tests.shared.starved import STARVED, busy
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 

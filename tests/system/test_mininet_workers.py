@@ -25,7 +25,7 @@ def test_at_mininet_s_prompt(tmp_path: Path) -> None:
         pytest.skip("needs Mininet's command mn")
     (line,) = re.findall(r"^\$ sudo (env .*--post \S+\.mn)$", (ROOT / "docs/mininet.md").read_text(), re.MULTILINE)
     torchrun = tmp_path / "torchrun"
-    torchrun.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/helpers/as_torchrun.py "$@"\n')
+    torchrun.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/shared/as_torchrun.py "$@"\n')
     torchrun.chmod(0o755)
     path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -53,7 +53,7 @@ def test_from_python(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
 
     def popen(host: Any, command: list[str], **options: Any) -> "subprocess.Popen[Any]":
         words = command[command.index("torch.distributed.run") + 1 :]
-        return Forked([sys.executable, str(ROOT / "tests/helpers/as_torchrun.py"), *words], inside=host.pid, **options)
+        return Forked([sys.executable, str(ROOT / "tests/shared/as_torchrun.py"), *words], inside=host.pid, **options)
 
     monkeypatch.setattr(example["WorkerHost"], "popen", popen)
     assert example["main"]() == 0

@@ -30,8 +30,8 @@ from emulation.scenario.profiles.model_profile import ModelLayer, ModelProfile
 from emulation.scenario.profiles.profile_errors import ProfileError
 from emulation.scenario.scenario import parse as parse_scenario
 from emulation.sim.simulated_run import run_method
-from tests.helpers.html_page import checked
 from tests.profiles.trace_events import ddp_step, write
+from tests.shared.html_page import checked
 from transport.group.method_name import parse
 from transport.schedule.profile import LinearCost
 from transport.schedule.schedule_model import Network, TransferOverhead, predict

@@ -213,7 +213,7 @@ def test_a_kernel_that_refused_segmentation_is_asked_again(
     assert one.workers[0].counters["link_gso_fallbacks"] > 1
 
 
-HELPERS = os.pathsep.join(str(Path(__file__).parents[2] / folder) for folder in ("", "tests/helpers"))
+HELPERS = os.pathsep.join(str(Path(__file__).parents[2] / folder) for folder in ("", "tests/shared"))
 
 IN_A_NETWORK_OF_ITS_OWN = """
 import sys
