@@ -103,6 +103,8 @@ class NativeEndpoint:
         self._calls: dict[int, Any] = {}
         self._submitted = 0
         self._frame_bytes = frame_bytes(job.elements)
+        self._size, self._event = ctypes.c_uint32(), NativeEvent()  # what C writes into
+        self._size_place, self._event_place = ctypes.byref(self._size), ctypes.byref(self._event)
         self._handle = self._library.sa_endpoint_new(ctypes.byref(job_struct(job)), rank, self.wire_rank)
         if self._handle is None:
             raise MemoryError("no memory for an endpoint")
@@ -152,9 +154,9 @@ class NativeEndpoint:
 
     def frames_to_send(self, now_ns: int, limit: int = 64) -> Bundle:
         """The next frames for the switch, (k, size) with k <= limit, all of one size; until there are none (W6)."""
-        frames, size = np.empty(limit * self._frame_bytes, np.uint8), ctypes.c_uint32()
+        frames, size = np.empty(limit * self._frame_bytes, np.uint8), self._size
         count = self._library.sa_endpoint_frames_to_send(
-            self._handle, now_ns, limit, frames.ctypes.data, ctypes.byref(size)
+            self._handle, now_ns, limit, frames.ctypes.data, self._size_place
         )
         return frames[: count * size.value].reshape(count, size.value)
 
@@ -163,15 +165,13 @@ class NativeEndpoint:
         many."""
         assert out.flags.c_contiguous
         assert out.shape[1] == self._frame_bytes
-        size = ctypes.c_uint32()
-        room = len(out), out.ctypes.data, ctypes.byref(size)
+        room = len(out), out.ctypes.data, self._size_place
         count: int = self._library.sa_endpoint_frames_to_send(self._handle, now_ns, *room)
         return count
 
     def next_event(self) -> Event | None:
         """The oldest event not yet handed out, or None."""
-        event = NativeEvent()
-        kind = self._library.sa_endpoint_next_event(self._handle, ctypes.byref(event))
+        event, kind = self._event, self._library.sa_endpoint_next_event(self._handle, self._event_place)
         if kind == SA_NO_EVENT:
             return None
         if kind == SA_CALL_COMPLETED:
