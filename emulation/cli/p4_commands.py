@@ -104,7 +104,7 @@ def check(
 ) -> None:
     """Compile a program: what is wrong with it, or what is in it.
 
-    Programs for psa.p4 and tna.p4 are checked, too; the engine runs those for v1model.p4.
+    The engine runs programs for v1model.p4 and psa.p4; those for tna.p4 are checked, too.
 
     **Examples**
 
@@ -141,13 +141,13 @@ def check(
 
 
 def _checked_only(program: Checked) -> str:
-    """What to say of a program for another architecture than the engine runs; "" for v1model."""
+    """What to say of a program for an architecture that is checked but doesn't run; "" for all others."""
     main = program.instances.get(program.main) if program.main is not None else None
     declared = main.declaration.position.file if main is not None and main.declaration is not None else ""
     architecture = Path(declared).name
-    if main is None or architecture not in ("psa.p4", "tna.p4"):
+    if main is None or architecture != "tna.p4":
         return ""
-    advice = "; `switchagg p4 fit` says whether it fits a chip" if architecture == "tna.p4" else ""
+    advice = "; `switchagg p4 fit` says whether it fits a chip"
     return f"no fault found; checked only: {main.name} of {architecture} doesn't run here{advice}"
 
 

@@ -11,7 +11,6 @@ from typing import Protocol
 
 from p4vm.ir import ir_nodes as ir
 
-DROP_PORT = 511
 PASSES_MAX = 256
 """Resubmissions and recirculations one packet may cause before it is dropped and counted: no program hangs."""
 PARSER_STEPS_MAX = 4096

@@ -79,7 +79,7 @@ class Packets:
         """The bits of one way through the parser."""
         fields: list[list[int]] = []  # [width, value]
         places: dict[str, int] = {}
-        self.walk(self.program.parser, fields, places, 12)
+        self.walk(self.program.blocks["parser"], fields, places, 12)
         number = total = 0
         for width, value in fields:
             number = number << width | value & (1 << width) - 1

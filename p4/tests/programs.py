@@ -1,5 +1,6 @@
 """Small programs built by hand from ir nodes: what back ends are given, without a front end in between."""
 
+from p4vm.architectures.v1model import V1MODEL
 from p4vm.ir import ir_nodes as ir
 
 ERRORS = ir.EnumMember("error", ("NoError", "PacketTooShort", "NoMatch", "StackOutOfBounds", "HeaderTooShort"))
@@ -90,10 +91,9 @@ def program(ingress: ir.Routine, actions: list[ir.Routine]) -> ir.ProgramIr:
     }
     return ir.ProgramIr(
         "by hand",
-        **six,
-        headers=HEADERS,
-        metadata=METADATA,
-        standard=STANDARD,
+        V1MODEL,
+        six,
+        {"headers": HEADERS, "metadata": METADATA, "standard": STANDARD},
         errors=ERRORS,
         routines=[*actions, *six.values()],
         records=[ETHERNET, HEADERS, METADATA, STANDARD],

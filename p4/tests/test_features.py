@@ -19,7 +19,7 @@ FOLDER = Path(__file__).resolve().parent / "features"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.p4"))
 PROGRAMS_MIN = 150
 
-# What the engine promises of the language and of v1model -> how the names of its programs begin.
+# What the engine promises of the language, of v1model and of PSA -> how the names of its programs begin.
 PROMISED = {
     "bit<N>": "bits_",
     "int<N>": "signed_",
@@ -97,6 +97,8 @@ PROMISED = {
     "multicast": "multicast_",
     "truncate": "truncate_",
     "standard_metadata": "metadata_",
+    "PSA's paths of packets": "psa_paths",
+    "PSA's externs": "psa_externs",
     "preprocessor": "source_macros",
     "annotations": "source_annotations",
 }

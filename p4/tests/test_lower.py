@@ -64,7 +64,7 @@ def ran(top: str = "", local: str = "", body: str = "", packet: bytes = PACKET) 
 
 def ingress_text(program: ir.ProgramIr) -> str:
     """The ingress routine without its first line and the choice of the port."""
-    lines = ir_text.routine(program.ingress).split("\n")[1:]
+    lines = ir_text.routine(program.blocks["ingress"]).split("\n")[1:]
     return "\n".join(line.strip() for line in lines if "egress_spec" not in line)
 
 
@@ -379,7 +379,7 @@ def test_whole_structs_go_by_reference() -> None:
             "sub.apply", "bit<8> meta_copy; sub.apply"
         ),
     )
-    assert not program.ingress.locals[1:]
+    assert not program.blocks["ingress"].locals[1:]
     assert ingress_text(program) == "bit<8> meta_copy\nI.sub(hdr, meta, meta_copy)"
 
 

@@ -1,11 +1,12 @@
-"""Programs for the Portable Switch Architecture are checked: its types, metadata, externs, the shape of its switch."""
+"""Programs for the Portable Switch Architecture: its types, metadata, externs, the shape of its switch. What they do is
+in features/psa_*."""
 
 from pathlib import Path
 
 import pytest
 
-from emulation.cli.p4_commands import app
 from p4vm.compile import checked_program, front_end
+from p4vm.python.python_engine import PythonEngine
 from p4vm.source import P4Error
 
 PROGRAM = """#include <core.p4>
@@ -77,17 +78,17 @@ PSA_Switch(ingress, PacketReplicationEngine(), egress, BufferingQueueingEngine()
 
 
 @pytest.mark.parametrize("include", ["psa.p4", "bmv2/psa.p4"])
-def test_a_program_is_checked_and_said_not_to_run(
-    include: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_program_runs(include: str, tmp_path: Path) -> None:
     file = tmp_path / "p.p4"
     file.write_text(PROGRAM.replace("<psa.p4>", f"<{include}>"))
-    checked, _ = checked_program(file, (), None)
-    assert not checked.warnings
-    assert not app(["check", str(file)], prog_name="switchagg p4", standalone_mode=False)
-    assert capsys.readouterr().out == (f"{file}: no fault found; checked only: PSA_Switch of psa.p4 doesn't run here\n")
-    with pytest.raises(P4Error, match=r"main is a PSA_Switch; the engine runs V1Switch of v1model\.p4"):
-        front_end(file)
+    program = front_end(file)
+    assert [warning.partition(": ")[2] for warning in program.warnings] == [
+        "table property psa_idle_timeout is ignored"
+    ]
+    engine = PythonEngine(program)
+    assert engine.process(3, bytes(16)) == []  # no entry: dropped, as ingress is to do by default
+    assert engine.counter_read("In.seen", 3) == (1, 16)
+    assert engine.take_digests() == []  # the deparser has run, and psa_normal is false
 
 
 @pytest.mark.parametrize(
@@ -111,3 +112,19 @@ def test_what_is_wrong_is_refused(old: str, new: str, error: str, tmp_path: Path
     with pytest.raises(P4Error) as caught:
         checked_program(tmp_path / "p.p4", (), None)
     assert error in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ("kind, PSA_MeterColor_t.GREEN)", "kind, PSA_MeterColor_t.RED)", "meters here know no color"),
+        ("(1, 9)", "(9, 1)", "In.dice draws from 9 to 1"),
+        ("InternetChecksum() sum;", "Checksum<bit<16>>(PSA_HashAlgorithm_t.CRC16) sum;", "extern Checksum is not one"),
+    ],
+)
+def test_what_does_not_run_is_refused(old: str, new: str, error: str, tmp_path: Path) -> None:
+    assert old in PROGRAM
+    program = PROGRAM.replace(old, new)
+    (tmp_path / "p.p4").write_text(program.replace("sum.add(", "sum.update(") if "Checksum<" in new else program)
+    with pytest.raises(P4Error, match=error):
+        PythonEngine(front_end(tmp_path / "p.p4"))

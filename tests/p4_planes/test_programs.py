@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from p4vm.architectures.description import PacketPath
 from p4vm.compile import front_end
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.fit.fit_program import fit
@@ -34,6 +35,7 @@ from p4vm.planes.plane_program import (
     room,
 )
 from p4vm.python.python_engine import PythonEngine
+from p4vm.python.python_pipeline import Burst
 from p4vm.python.runtime import PacketBits as Arriving
 from switchagg.aggregator import Parent
 from switchagg.job import MODULUS, JobConfig, StreamConfig
@@ -325,30 +327,26 @@ class Disorder:
         self.enter(chunk(rank, number, self.values[number, rank].tolist(), self.job), rank)
 
     def enter(self, data: bytes, port: int) -> None:
-        standard = self.pipeline.routines.standard()
-        standard.ingress_port = port
-        self.pipeline.runs = self.pipeline.caused = 0
-        self.pipeline.enter(Arriving(self.pipeline.shared, bytes(frame(data, port)), 0, 0), standard, [])
-        self.leave()
+        packet = Arriving(self.pipeline.shared, bytes(frame(data, port)), 0, 0)
+        self.run(Burst(packet, self.pipeline.zeros(), PacketPath.NORMAL, port))
 
     def again(self) -> None:
         """A further pass of one that waits, not the first in the queue by any rule."""
         waiting = self.pipeline.waiting
         place = self.chance.randrange(len(waiting))
-        data, kind, kept, passes = waiting[place]
+        burst = waiting[place]
         del waiting[place]
-        if self.chance.random() < 0.1:
-            return  # lost between two passes
-        standard = self.pipeline.routines.standard()
-        standard.instance_type = kind
-        self.pipeline.runs = self.pipeline.caused = 0
-        self.pipeline.enter(Arriving(self.pipeline.shared, data, 0, passes), standard, kept)
-        self.leave()
+        if self.chance.random() >= 0.1:  # else lost between two passes
+            self.run(burst)
 
-    def leave(self) -> None:
-        sent: list[tuple[int, bytes]] = []
-        while self.pipeline.bursts:
-            self.pipeline.leave(self.pipeline.bursts.popleft(), sent)
+    def run(self, burst: Burst) -> None:
+        """One pass through ingress, and egress after it."""
+        pipeline = self.pipeline
+        pipeline.runs = pipeline.caused = 0
+        pipeline.sent = sent = list[tuple[int, bytes]]()
+        pipeline.run(pipeline.ingress, burst.packet, burst.state, burst.path, burst.port)
+        while pipeline.bursts:
+            pipeline.leave(pipeline.bursts.popleft())
         for port, made in sent:
             self.results += 1
             self.check(port, int.from_bytes(made[58:62], "big"), np.frombuffer(made[62:], ">i4"))

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from p4vm.architectures.v1model import DROP_PORT
 from p4vm.c_code.c_tables import RecordSite
 from p4vm.c_code.c_types import CTypes, is_number, limbs_of, rep
 from p4vm.c_code.c_wire import data_limbs, scalars
-from p4vm.engine import DROP_PORT
 from p4vm.ir import ir_nodes as ir
-from p4vm.ir.extern_kinds import ExternArgument, algorithm_of, extern_of
+from p4vm.ir.extern_kinds import (
+    ExternArgument,
+    algorithm_of,
+    colors_of,
+    extern_of,
+    hash_name,
+    random_bounds,
+)
 from p4vm.ir.ir_nodes import is_signed, width_of
 from p4vm.source import P4Error
 
@@ -81,16 +88,24 @@ class CExternWriter:
         number = self.writer.context.layout.meters[self.instance(s).name][0]
         color = self.writer.fresh("color")
         self.line(f"uint64_t {color} = p4_meter_color(e, {number}, {self.expression.index(index)});")
-        self.store_word(target, color)
+        self.store_color(target, color)
+
+    def store_color(self, target: ir.Expression, color: str) -> None:
+        if isinstance(target.type, ir.EnumMember):
+            green, yellow, red = colors_of(target.type)
+            color = f"({color} == 0 ? {green}u : {color} == 1 ? {yellow}u : {red}u)"
+            self.writer.store(target, color)
+        else:
+            self.store_word(target, color)
 
     def direct_meter_read(self, s: ir.CallExtern) -> None:
         tables = self.writer.context.program.tables
         number = next((at for at, table in enumerate(tables) if table.meter is s.instance), None)
         if number is None:
-            self.store_word(s.arguments[0], "(uint64_t)0")
+            self.store_color(s.arguments[0], "(uint64_t)0")
             return
         table = f"e->tables[{number}]"
-        self.store_word(s.arguments[0], f"({table}.met_pass == e->pass ? (uint64_t){table}.color : 0)")
+        self.store_color(s.arguments[0], f"({table}.met_pass == e->pass ? (uint64_t){table}.color : 0)")
 
     # ---- numbers
 
@@ -105,6 +120,24 @@ class CExternWriter:
     def hash(self, s: ir.CallExtern) -> None:
         target, algorithm, base, data, limit = s.arguments
         hashed = self.hashed(s, algorithm, [data])
+        self.store_within(target, hashed, base, limit)
+
+    def get_hash(self, s: ir.CallExtern) -> None:
+        target, *operands = s.arguments
+        hashed = self.hash_of(hash_name(s), [operands[len(operands) // 2]], s, payload=False)
+        if len(operands) > 1:
+            self.store_within(target, hashed, operands[0], operands[2])
+        else:
+            self.store_word(target, hashed)
+
+    def random_read(self, s: ir.CallExtern) -> None:
+        low, high = random_bounds(s)
+        drawn = self.writer.fresh("drawn")
+        self.line(f"uint64_t {drawn} = 0;")
+        self.line(f"p4_random_between(e, {low}u, {high}u, 0, &{drawn});")
+        self.store_word(s.arguments[0], drawn)
+
+    def store_within(self, target: ir.Expression, hashed: str, base: ir.Expression, limit: ir.Expression) -> None:
         base_word, limit_word = self.expression.word(base), self.expression.word(limit)
         self.store_word(target, f"p4_within({hashed}, {base_word}, {limit_word})")
 
@@ -138,7 +171,7 @@ class CExternWriter:
             width = width_of(checksum.type)
             cut = self.expression.numbers.cast(hashed, 64, False, width)
             differs = self.expression.numbers.compare("!=", width, False, cut, self.expression(checksum))
-            self.line(f"if ({differs}) e->wishes.checksum_error = 1;")
+            self.line(f"if ({differs}) {STANDARD_PLACE}.{CTypes.field('checksum_error')} = 1;")
 
     def update_checksum(self, s: ir.CallExtern) -> None:
         condition, data, checksum, algorithm = s.arguments
@@ -228,7 +261,7 @@ class CExternWriter:
     # ---- requests to the pipeline
 
     def mark_to_drop(self, s: ir.CallExtern) -> None:
-        standard = self.writer.context.program.standard
+        standard = self.writer.context.program.state["standard"]
         base = self.expression.place(s.arguments[0], write=True) if s.arguments else STANDARD_PLACE
         for name, value in (("egress_spec", DROP_PORT), ("mcast_grp", 0)):
             if any(field == name for field, _ in standard.fields):
@@ -240,8 +273,9 @@ class CExternWriter:
         return self.expression.index(s.arguments[-1])
 
     def digest(self, s: ir.CallExtern) -> None:
-        receiver, data = s.arguments
-        self.record(RecordSite("digest"), [*self.values(receiver), *self.values(data)], "digests")
+        *receivers, data = s.arguments
+        receiver = self.values(receivers[0]) if receivers else [(ir.Bits(32), "0u")]
+        self.record(RecordSite("digest"), [*receiver, *self.values(data)], "digests")
 
     def log_msg(self, s: ir.CallExtern) -> None:
         text = s.arguments[0]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from p4vm.algorithms import RANDOM_SEED
+from p4vm.architectures.description import EVERY_PATH, Input, Move, Pass, Source, Step
 from p4vm.c_code.c_statements import CStatementWriter
 from p4vm.c_code.c_tables import KeyLayout, ProgramLayout, RecordSite, layout_of
 from p4vm.c_code.c_types import CTypes, identifier, is_number
 from p4vm.c_code.c_wire import Wire
 from p4vm.engine import (
     CAUSED_BYTES_MAX,
-    DROP_PORT,
     LOG_MAX,
     LOOP_TURNS_MAX,
     PACKET_BYTES_MAX,
@@ -24,24 +26,6 @@ from p4vm.lines import marked
 from p4vm.node import Node, deep
 from p4vm.source import P4Error, Position, engine_faults
 
-STANDARD = (
-    "ingress_port",
-    "egress_spec",
-    "egress_port",
-    "instance_type",
-    "packet_length",
-    "enq_timestamp",
-    "enq_qdepth",
-    "deq_timedelta",
-    "deq_qdepth",
-    "ingress_global_timestamp",
-    "egress_global_timestamp",
-    "mcast_grp",
-    "egress_rid",
-    "checksum_error",
-    "parser_error",
-)
-"""As `enum p4_standard`."""
 ERRORS = (
     "NoError",
     "PacketTooShort",
@@ -60,10 +44,19 @@ LIMITS = (
     PACKET_BYTES_MAX,
     CAUSED_BYTES_MAX,
     LOG_MAX,
-    DROP_PORT,
     RANDOM_SEED,
 )
 """As `struct p4_limits`."""
+SOURCES = {
+    Source.PORT: "packet->port",
+    Source.LENGTH: "e->length",
+    Source.TIME_US: "e->now",
+    Source.PATH: "path_numbers[packet->path]",
+    Source.INSTANCE: "packet->instance",
+    Source.DEPTH: "p4_depth(e, packet->port)",
+    Source.ZERO: "0",
+    Source.TRUE: "1",
+}
 FRAMES_MAX = 10_000
 """Python's frames for one program, whose nesting the parser bounds."""
 
@@ -219,11 +212,7 @@ class ProgramWriter:
         types = self.context.types
         program = self.program
         state = ["struct state {"]
-        for name, record in (
-            ("headers", program.headers),
-            ("metadata", program.metadata),
-            ("standard", program.standard),
-        ):
+        for name, record in program.state.items():
             state.append(f"    _Alignas(16) {types.storage(record)} {name};")
         state.append("};")
         registers = self.registers()
@@ -258,25 +247,11 @@ class ProgramWriter:
 
     def description(self) -> list[str]:
         context, tag = self.context, self.tag
-        lines = self.entries() + self.keep() + self.shapes()
-        fields = dict(self.program.standard.fields)
-        standard = []
-        for name in STANDARD:
-            kind = fields.get(name)
-            if kind is None or not is_number(kind) or width_of(kind) > 64:
-                standard.append("{0, 0, 0}")
-                continue
-            place = f"standard.{CTypes.field(name)}"
-            standard.append(
-                f"{{offsetof(struct state, {place}), sizeof ((struct state *)0)->{place}, {width_of(kind)}}}"
-            )
+        lines = self.entries() + self.keep() + self.shapes() + self.parts() + self.passes()
         layout = context.layout
         lines.append(f"P4_EXPORT const struct p4_program p4_program_{tag} = {{")
-        lines.append(
-            "    P4_ABI, sizeof(struct state), offsetof(struct state, metadata), offsetof(struct state, standard),"
-        )
-        lines.append("    run_parser, run_verify, run_ingress, run_egress, run_compute, run_deparser, keep,")
-        lines.append("    {" + ",\n     ".join(standard) + "},")
+        lines.append(f"    P4_ABI, sizeof(struct state), {len(self.program.state)}, parts,")
+        lines.append("    pass_ingress, pass_egress, keep,")
         lines.append("    {" + ", ".join(str(context.error(name)) for name in ERRORS) + "},")
         lines.append("    {" + ", ".join(f"{limit}u" for limit in LIMITS) + "},")
         counts = [layout.tables, layout.profiles, context.groups, layout.counters, layout.meters, layout.value_sets]
@@ -286,27 +261,39 @@ class ProgramWriter:
         return lines
 
     def entries(self) -> list[str]:
-        """Functions of one type for the six routines."""
+        """Functions of one type for all blocks."""
         lines = []
-        places = ["&s->headers", "&s->metadata", "&s->standard"]
-        for name in ("parser", "verify", "ingress", "egress", "compute", "deparser"):
-            routine: ir.Routine = getattr(self.program, name)
-            passed = ", ".join(["e", *places[: len(routine.parameters)]])
-            lines.append(f"static int run_{name}(struct p4_engine *e, void *state) {{")
+        for role, routine in self.program.blocks.items():
+            records = self.program.architecture.step_of(role).records
+            passed = ", ".join(["e", *(f"&s->{name}" for name in records)])
+            lines.append(f"static int {run_name(role)}(struct p4_engine *e, void *state) {{")
             lines.append("    struct state *s = state;")
             lines.append(f"    return {self.context.routine(routine)}({passed});")
             lines.append("}")
+        return lines
+
+    def parts(self) -> list[str]:
+        parts = [f"{{offsetof(struct state, {n}), sizeof(((struct state *)0)->{n})}}" for n in self.program.state]
+        return ["static const struct p4_part parts[] = {", *(f"    {part}," for part in parts), "};"]
+
+    def passes(self) -> list[str]:
+        architecture = self.program.architecture
+        numbers = ", ".join(f"{number}u" for number in architecture.paths)
+        lines = [f"static const uint32_t path_numbers[] = {{{numbers}}};"]
+        for name, described in (("ingress", architecture.ingress), ("egress", architecture.egress)):
+            lines += PassWriter(self.context, name, described).lines()
         return lines
 
     def keep(self) -> list[str]:
         lines = ["static void keep(uint32_t list, void *to, const void *from) {"]
         lines += ["    struct state *t = to;", "    const struct state *f = from;", "    (void)t, (void)f;"]
         lines.append("    switch (list) {")
+        listed = self.program.architecture.listed
         for number, paths in self.program.field_lists.items():
             lines.append(f"        case {number}u:")
             for path in paths:
                 place = ".".join(CTypes.field(name) for name in path)
-                lines.append(f"            t->metadata.{place} = f->metadata.{place};")
+                lines.append(f"            t->{listed}.{place} = f->{listed}.{place};")
             lines.append("            break;")
         return [*lines, "        default: break;", "    }", "}"]
 
@@ -327,6 +314,92 @@ class ProgramWriter:
             places.append(f"{group}, offsetof({cell}, c{number}), sizeof(({cell} *)0)->c{number}, sizeof({cell})")
         lines.append(f"P4_EXPORT const uint64_t p4_registers_{self.tag}[] = {{{', '.join([*places, '0'])}}};")
         return lines
+
+
+def run_name(role: str) -> str:
+    """The function that runs a block on a state."""
+    return f"run_{role.replace(' ', '_')}"
+
+
+class PassWriter:
+    """Writes what a packet's pass begins with and does, as its architecture describes it."""
+
+    def __init__(self, context: CProgram, name: str, described: Pass) -> None:
+        self.context = context
+        self.program = context.program
+        self.name = name
+        self.described = described
+
+    def lines(self) -> list[str]:
+        lines = [line for step in self.described.steps if step.move == Move.CLONE for line in self.parser_again(step)]
+        lines.append(f"static void pass_{self.name}(struct p4_engine *e, struct p4_packet *packet) {{")
+        lines.append("    struct state *s = packet->state;")
+        lines += [f"    {line}" for entry in self.described.inputs for line in self.begin(entry)]
+        return [*lines, *(f"    {line}" for step in self.described.steps for line in self.step(step)), "}"]
+
+    def place(self, path: str, state: str = "s") -> str | None:
+        """A field of the state; None: there is none, or none that the pipeline can read."""
+        kind = self.program.field_type(path) if path else None
+        if kind is None or not is_number(kind) or width_of(kind) > 64:
+            return None
+        record, _, name = path.partition(".")
+        return f"{state}->{record}.{CTypes.field(name)}"
+
+    def begin(self, entry: Input) -> Iterator[str]:
+        place, kind = self.place(entry.field), self.program.field_type(entry.field)
+        if place is None or kind is None:
+            return
+        value = self.place(entry.other) if entry.other else SOURCES[entry.source]
+        paths = sum(1 << path for path in entry.paths)
+        guard = "" if len(entry.paths) == len(EVERY_PATH) else f"if ({paths}u >> packet->path & 1) "
+        cut = f"(uint64_t){value} & p4_ones({width_of(kind)})"
+        yield f"{guard}{place} = ({self.context.types.storage(kind)})({cut});"
+
+    def parser_again(self, step: Step) -> list[str]:
+        """The function that parses a clone's bytes again."""
+        if not step.role:
+            return []
+        to, source = (self.place(step.parsed_with, state) for state in ("s", "f"))
+        lines = ["static int parse_again(struct p4_engine *e, void *to, const void *from) {"]
+        lines += ["    struct state *s = to;", "    const struct state *f = from;", "    (void)s, (void)f;"]
+        lines += [f"    {to} = {source};"] if to is not None else []
+        return [*lines, f"    return {run_name(step.role)}(e, to);", "}"]
+
+    def step(self, step: Step) -> Iterator[str]:
+        """The C of one step."""
+        kept_bits = f"{sum(1 << at for at, record in enumerate(self.program.state) if record in step.records)}u"
+        field = self.place(step.field)
+        request = step.move.name.lower()
+        holds = f"e->wishes.{request}" if field is None else field
+        if field is not None and step.equals is not None:
+            holds = f"{field} == {step.equals}u"
+        fields = "UINT32_MAX" if step.field else f"e->wishes.{request}_list"
+        run = run_name(step.role) if step.role else ""
+        match step.move:
+            case Move.PARSE:
+                yield f"int end = p4_parse(e, {run}, packet);"
+                if field is not None:
+                    yield f"{field} = end == P4_REJECT ? e->error : 0;"
+                yield "if (end == P4_DROP) { p4_drop(e); return; }"
+            case Move.RUN:
+                yield f"if ({run}(e, s) == P4_DROP) {{ p4_drop(e); return; }}"
+            case Move.DEPARSE:
+                yield f"if (p4_deparse(e, {run}, packet)) return;"
+            case Move.CLONE:
+                path = "P4_CLONE_I2E" if self.name == "ingress" else "P4_CLONE_E2E"
+                session = self.place(step.session) or "e->wishes.clone_session"
+                parser = "parse_again" if step.role else "NULL"
+                yield f"if ({holds}) p4_clone(e, packet, {path}, {kept_bits}, (uint32_t){session}, {fields}, {parser});"
+            case Move.DROP:
+                yield f"if ({holds}) {{ p4_drop(e); return; }}"
+            case Move.RESUBMIT | Move.RECIRCULATE:
+                yield f"if ({holds}) {{ p4_{request}(e, packet, {kept_bits}, {fields}); return; }}"
+            case Move.MULTICAST:
+                yield f"if ({field}) {{ p4_multicast(e, packet, {kept_bits}, (uint32_t){field}); return; }}"
+            case Move.UNICAST:
+                yield f"p4_unicast(e, packet, {kept_bits}, (uint32_t){field});"
+            case Move.SEND:
+                yield "p4_send(e, packet);"
 
 
 def shapes_of(name: str, layouts: list[KeyLayout]) -> list[str]:

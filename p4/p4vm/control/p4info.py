@@ -104,7 +104,7 @@ def p4info(program: ir.ProgramIr) -> dict[str, Any]:
         ids.name_all(kind, list(instances(program, word)))
     ids.name_all(VALUE_SET, [part.name for part in program.value_sets])
     found: dict[str, Any] = {
-        "pkgInfo": {"arch": "v1model"},
+        "pkgInfo": {"arch": program.architecture.name},
         "tables": [_table(table, ids) for table in program.tables],
         "actions": [_action(action, ids) for _, action in sorted(actions.items())],
         "actionProfiles": _profiles(program, ids),

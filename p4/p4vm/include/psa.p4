@@ -1,4 +1,4 @@
-// The Portable Switch Architecture, version 1.2, as programs see it: its types, metadata and externs, to check a program.
+// The Portable Switch Architecture, version 1.2, as programs see it: its types, metadata and externs.
 // Names and order are those of the published specification, widths those of bmv2's psa_switch.
 
 #ifndef SWITCHAGG_PSA_P4
@@ -98,11 +98,13 @@ struct psa_egress_output_metadata_t {
 
 // ---- where packets go
 
-extern bool psa_clone_i2e(in psa_ingress_output_metadata_t istd);
-extern bool psa_resubmit(in psa_ingress_output_metadata_t istd);
-extern bool psa_normal(in psa_ingress_output_metadata_t istd);
-extern bool psa_clone_e2e(in psa_egress_output_metadata_t istd);
-extern bool psa_recirculate(in psa_egress_output_metadata_t istd, in psa_egress_deparser_input_metadata_t edstd);
+bool psa_clone_i2e(in psa_ingress_output_metadata_t istd) { return istd.clone; }
+bool psa_resubmit(in psa_ingress_output_metadata_t istd) { return !istd.drop && istd.resubmit; }
+bool psa_normal(in psa_ingress_output_metadata_t istd) { return !istd.drop && !istd.resubmit; }
+bool psa_clone_e2e(in psa_egress_output_metadata_t istd) { return istd.clone; }
+bool psa_recirculate(in psa_egress_output_metadata_t istd, in psa_egress_deparser_input_metadata_t edstd) {
+    return !istd.drop && edstd.egress_port == PSA_PORT_RECIRCULATE;
+}
 
 action send_to_port(inout psa_ingress_output_metadata_t meta, in PortId_t egress_port) {
     meta.drop = false;

@@ -1,4 +1,4 @@
-"""The externs of v1model that a `ir_nodes.CallExtern` may call: one row for each, which lowering and back ends read."""
+"""The externs that a `ir_nodes.CallExtern` may call: one row for each, which lowering and back ends read."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Extern:
 
     python, c: with {0}, {1}, … for the arguments, {instance} (C: its number), {fields} for the field list. After a
     colon stands what an argument is written by: in Python the level that it must bind by, in C a method of Expressions.
-    writes: the number of the argument that a call writes, if it does. inout: it reads that one too. always: it writes
-    it whatever happens.
+    writes: the number of the argument that a call writes, if it does; where the program's call returns a value,
+    lowering puts a place for it there. inout: the call reads that argument too. always: it writes it whatever happens.
     """
 
     method: str = ""
@@ -43,6 +43,11 @@ EXTERNS = {
     "random": Extern("random", 0, always=True),
     "hash": Extern("hash", 0, always=True),
     "Checksum16.get": Extern("checksum16"),
+    "meter.execute": Extern("meter_execute", 1, always=True),
+    "direct_meter.execute": Extern("direct_meter_read", 0, always=True),
+    "Hash.get_hash": Extern("get_hash", 0, always=True),
+    "Random.read": Extern("random_read", 0, always=True),
+    "Digest.pack": Extern("digest"),
     "digest": Extern("digest"),
     "mark_to_drop": Extern("mark_to_drop", 0, inout=True),
     "clone": CLONE,
@@ -64,10 +69,6 @@ EXTERNS = {
 }
 """Name of a function, or type and method -> its `Extern`. python/python_externs.py implements the externs."""
 
-KINDS = frozenset({"action_profile", "action_selector", *(name.partition(".")[0] for name in EXTERNS if "." in name)})
-KINDS -= {"packet_in"}
-"""Types of extern instances that the engine has."""
-
 
 @dataclass(frozen=True, slots=True)
 class ExternArgument:
@@ -81,11 +82,9 @@ class ExternArgument:
 
 
 def extern_of(call: ir.CallExtern) -> Extern:
-    """The row of a call's extern. Raises P4Error: v1model doesn't have it."""
+    """The row of a call's extern. Raises P4Error: the engine doesn't have it."""
     if call.name not in EXTERNS:
-        raise P4Error(
-            f"there is no extern {call.name} in v1model; there are {', '.join(sorted(EXTERNS))}", call.position
-        )
+        raise P4Error(f"there is no extern {call.name}; there are {', '.join(sorted(EXTERNS))}", call.position)
     return EXTERNS[call.name]
 
 
@@ -97,3 +96,25 @@ def algorithm_of(call: ir.CallExtern, argument: ir.Expression) -> str:
             f"the algorithm of {call.name} isn't known when compiling; name one of HashAlgorithm", call.position
         )
     return kind.members[int(argument.value)]
+
+
+def hash_name(call: ir.CallExtern) -> str:
+    """The algorithm that a Hash was made with."""
+    assert call.instance is not None
+    return str(call.instance.arguments[0])
+
+
+def random_bounds(call: ir.CallExtern) -> tuple[int, int]:
+    """The least and the greatest number that a Random draws. Raises P4Error: the first is greater."""
+    assert call.instance is not None
+    low, high = (int(argument) for argument in call.instance.arguments)
+    if not 0 <= low <= high < 1 << 64:
+        raise P4Error(
+            f"{call.instance.name} draws from {low} to {high}; from 0 to 2**64 - 1 is possible", call.position
+        )
+    return low, high
+
+
+def colors_of(kind: ir.EnumMember) -> tuple[int, ...]:
+    """The members for a meter's 0, 1 and 2."""
+    return tuple(kind.members.index(color) for color in ("GREEN", "YELLOW", "RED"))

@@ -27,6 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
+from p4vm.architectures.description import Architecture
 from p4vm.node import Entity, Node
 from p4vm.source import NOWHERE, Position
 
@@ -468,6 +469,12 @@ class ExternInstance(Entity):
         return next((argument for argument in self.arguments if isinstance(argument, int)), 0)
 
     @property
+    def initial(self) -> int:
+        """What a register's cells hold at the start."""
+        value = self.arguments[1] if self.kind == "register" and len(self.arguments) > 1 else 0
+        return value if isinstance(value, int) else 0
+
+    @property
     def cell(self) -> Type:
         """The type of a register's cells."""
         return self.type_arguments[0] if self.type_arguments else Bits(32)
@@ -551,23 +558,17 @@ class SerializableEnum:
 
 
 class ProgramIr(Entity):
-    """A v1model program. file: its path as given. The six routines have these parameters, in this order:
+    """A program. file: its path as given. blocks: role -> routine, whose parameters are the records that its step in
+    the architecture names. state: those records' types.
 
-    parser (out headers, inout metadata, inout standard); verify, compute (inout headers, inout metadata); ingress,
-    egress (inout headers, inout metadata, inout standard); deparser (in headers).
-    routines: all of them, callees before callers. field_lists: number -> metadata fields as paths of field names.
+    routines: all of them, callees before callers. field_lists: number -> fields of the architecture's listed record, as
+    paths of field names.
     """
 
     file: str
-    parser: Routine
-    verify: Routine
-    ingress: Routine
-    egress: Routine
-    compute: Routine
-    deparser: Routine
-    headers: Record
-    metadata: Record
-    standard: Record
+    architecture: Architecture
+    blocks: dict[str, Routine]
+    state: dict[str, Record]
     errors: EnumMember
     routines: list[Routine] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
@@ -578,3 +579,8 @@ class ProgramIr(Entity):
     warnings: list[str] = field(default_factory=list)
     controller_headers: dict[str, ControllerHeader] = field(default_factory=dict)
     enums: dict[str, SerializableEnum] = field(default_factory=dict)
+
+    def field_type(self, path: str) -> Type | None:
+        """The type of "record.field" of the state; None: the program's record has no such field."""
+        record, _, name = path.partition(".")
+        return dict(self.state[record].fields).get(name)

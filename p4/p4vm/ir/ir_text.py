@@ -17,8 +17,7 @@ def program(lowered: ir.ProgramIr) -> str:
     blocks += [value_set(node) for node in lowered.value_sets]
     blocks += [table(node) for node in lowered.tables]
     blocks += [routine(node) for node in lowered.routines]
-    roles = ("parser", "verify", "ingress", "egress", "compute", "deparser")
-    blocks.append("\n".join(f"{role}: {getattr(lowered, role).name}" for role in roles))
+    blocks.append("\n".join(f"{role}: {routine.name}" for role, routine in lowered.blocks.items()))
     for number, paths in sorted(lowered.field_lists.items()):
         blocks.append(f"field list {number}: {', '.join('.'.join(path) for path in paths)}")
     return "\n\n".join(blocks) + "\n"

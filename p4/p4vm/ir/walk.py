@@ -98,9 +98,9 @@ def shared_variables(program: ir.ProgramIr) -> dict[ir.Routine, list[ir.Variable
 
 
 def run_in_parser(program: ir.ProgramIr) -> set[ir.Routine]:
-    """The program's parser, and all that it calls: a step beyond a stack ends it."""
+    """The program's parsers, and all that they call: a step beyond a stack ends them."""
     routines: set[ir.Routine] = set()
-    pending = [program.parser]
+    pending = [routine for routine in program.blocks.values() if routine.kind == "parser"]
     while pending:
         routine = pending.pop()
         if routine not in routines:

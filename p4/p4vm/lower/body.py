@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from p4vm.architectures.description import Architecture
 from p4vm.ir import ir_nodes as ir
 from p4vm.ir.reach import Path, Reach, any_overlap, reads
 from p4vm.lower.kinds import INT, Kinds
@@ -84,6 +85,7 @@ class World:
     """
 
     checked: Checked
+    architecture: Architecture
     kinds: Kinds
     expression_handlers: Mapping[type, ExpressionHandler]
     statement_handlers: Mapping[type, StatementHandler]
@@ -95,6 +97,7 @@ class World:
     value_sets: list[ir.ValueSet] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     field_lists: dict[int, list[tuple[str, ...]]] = field(default_factory=dict)
+    sums: dict[ir.ExternInstance, ir.Variable] = field(default_factory=dict)
     functions: dict[tuple[object, ...], ir.Routine] = field(default_factory=dict)
     nameless: dict[tuple[tree.Node, BodyFrame], BlockInstance | ir.ExternInstance] = field(default_factory=dict)
     listed: dict[ir.Table, list[tree.Action]] = field(default_factory=dict)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from p4vm.ir import ir_nodes as ir
-from p4vm.ir.extern_kinds import KINDS
 from p4vm.ir.tidy import tidy
-from p4vm.lower import lower_expressions, lower_parsers
+from p4vm.lower import internet_checksum, lower_expressions, lower_parsers
 from p4vm.lower.body import Binding, BlockInstance, Body, BodyFrame, PacketParameter, World
 from p4vm.lower.lower_names import control_name, given_name, notes, unused
 from p4vm.source import P4Error, Position
@@ -73,8 +72,10 @@ def _extern(
     annotations: Sequence[tree.Annotation],
     position: Position,
 ) -> ir.ExternInstance:
-    if declaration.name not in KINDS:
-        raise P4Error(f"extern {declaration.name} is not one of v1model's; it is not supported", position)
+    architecture = body.world.architecture
+    kind = architecture.externs.get(declaration.name)
+    if kind is None:
+        raise P4Error(f"extern {declaration.name} is not one of {architecture.name}'s; it is not supported", position)
     arguments: list[int | str] = []
     for argument in note.arguments:
         if argument is None:
@@ -82,10 +83,13 @@ def _extern(
         value = lower_expressions.expression(body, argument)
         if not isinstance(value, ir.Const):
             raise P4Error("a constructor's argument must be known at compile time; write a constant", argument.position)
-        symbolic = isinstance(value.type, ir.EnumMember) and isinstance(value.value, int)
-        arguments.append(value.type.members[value.value] if symbolic else value.value)  # type: ignore[union-attr,index]
+        if isinstance(value.type, ir.EnumMember) and isinstance(value.value, int):
+            member = value.type.members[value.value].lower()
+            arguments.append(architecture.algorithms.get(member, member))
+        else:
+            arguments.append(value.value)
     kinds = tuple(body.kind(kind, position) for kind in note.type_arguments)
-    extern = ir.ExternInstance(name, declaration.name, kinds, tuple(arguments), notes(annotations), position)
+    extern = ir.ExternInstance(name, kind, kinds, tuple(arguments), notes(annotations), position)
     body.world.externs.append(extern)
     return extern
 
@@ -96,7 +100,9 @@ def declare(body: Body, node: tree.Instance) -> None:
     if node.members is not None:
         raise P4Error(f"instance {node.name} has a body: abstract methods are not supported", node.position)
     name = control_name(body.frame.prefix, node.name, node.annotations)
-    body.frame.bindings[node] = make(body, note, name, node.annotations, node.position)
+    extern = body.frame.bindings[node] = make(body, note, name, node.annotations, node.position)
+    if isinstance(extern, ir.ExternInstance) and extern.kind == internet_checksum.KIND:
+        internet_checksum.declare(body, extern, node.name, node.position)
 
 
 def instance(body: Body, node: tree.ExpressionNode, name: str = "") -> Instance:

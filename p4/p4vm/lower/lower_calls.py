@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from p4vm.ir import ir_nodes as ir
 from p4vm.ir.extern_kinds import EXTERNS
 from p4vm.ir.reach import is_plain
-from p4vm.lower import fold, instances, lower_expressions, lower_places
+from p4vm.lower import fold, instances, internet_checksum, lower_expressions, lower_places
 from p4vm.lower.body import Body, PacketParameter
 from p4vm.lower.fold import number
 from p4vm.lower.kinds import BIT32, BOOL, INT, bind, width_bounds
@@ -180,7 +181,7 @@ def _size(body: Body, node: tree.CallExpression, note: CallNote) -> ir.Expressio
 
 
 def _extern_function(body: Body, node: tree.CallExpression, note: CallNote) -> ir.Expression | None:
-    """A call of an extern function. Raises P4Error: none that v1model has."""
+    """A call of an extern function. Raises P4Error: none that the architecture has."""
     match note.name:
         case "verify":
             _verify(body, note)
@@ -190,13 +191,16 @@ def _extern_function(body: Body, node: tree.CallExpression, note: CallNote) -> i
         case "log_msg":
             _log(body, note)
             return None
-    if note.name not in EXTERNS:
-        raise P4Error(f"extern function {note.name} is not one of v1model's; it is not supported", node.position)
+    architecture = body.world.architecture
+    if note.name not in architecture.functions:
+        raise P4Error(
+            f"extern function {note.name} is not one of {architecture.name}'s; it is not supported", node.position
+        )
     return _extern(body, node, note, note.name, None)
 
 
 def _extern_method(body: Body, node: tree.CallExpression, note: CallNote) -> ir.Expression | None:
-    """A call of a method of an extern's instance. Raises P4Error: none that v1model has."""
+    """A call of a method of an extern's instance. Raises P4Error: none that the engine has."""
     if note.receiver is None:
         raise P4Error(f"method {note.name} needs an instance", node.position)
     instance = instances.instance(body, note.receiver)
@@ -204,10 +208,38 @@ def _extern_method(body: Body, node: tree.CallExpression, note: CallNote) -> ir.
         return _packet(body, node, note)
     if not isinstance(instance, ir.ExternInstance):
         raise P4Error(f"{note.name} is no method of an extern", node.position)
+    if instance.kind == internet_checksum.KIND:
+        steps = [partial(_value, body, argument) for argument in note.arguments if argument is not None]
+        return internet_checksum.call(body, instance, note.name, body.sequence(steps), node.position)
     name = f"{instance.kind}.{note.name}"
+    if note.name == "execute":
+        note = _color_blind(body, node, note)
     if name not in EXTERNS:
         raise P4Error(f"method {name} is not supported", node.position)
     return _extern(body, node, note, name, instance)
+
+
+def _padded(body: Body, data: ir.Expression) -> ir.Expression:
+    """The data to hash as whole bytes: psa_switch puts the zeros that are missing before the first bit."""
+    padding = ir.Bits(-ir.width_of(data.type) % 8)
+    if not padding.width:
+        return data
+    return ir.Build(body.world.kinds.tuple_record((padding, data.type)), [ir.Const(padding, 0), data])
+
+
+def _color_blind(body: Body, node: tree.CallExpression, note: CallNote) -> CallNote:
+    """The meter's call without the color that the packet has already. Raises P4Error: that isn't GREEN."""
+    colors = [at for at, parameter in enumerate(note.parameters) if parameter.name == "color"]
+    for at in colors:
+        argument = note.arguments[at]
+        color = lower_expressions.expression(body, argument) if argument is not None else None
+        match color:
+            case ir.Const(type=ir.EnumMember() as kind, value=int(value)) if kind.members[value] == "GREEN":
+                continue
+        raise P4Error("meters here know no color of a packet but GREEN; call execute without a color", node.position)
+    positions = [at for at in range(len(note.parameters)) if at not in colors]
+    parameters = tuple(note.parameters[at] for at in positions)
+    return replace(note, parameters=parameters, arguments=[note.arguments[at] for at in positions])
 
 
 def _extern(
@@ -226,8 +258,16 @@ def _extern(
         else:
             raise P4Error(f"{note.name}: no argument for {parameter.name}", node.position)
     arguments = body.sequence(steps, places)
+    returns = body.kind(note.returns, node.position) if note.returns != types.VOID else None
+    result = body.temporary(returns) if returns is not None else None
+    place_at = EXTERNS[name].writes
+    if result is not None and place_at is not None:
+        arguments.insert(place_at, result)
+        directions.insert(place_at, "result")
+    if name == "Hash.get_hash":
+        arguments[len(arguments) // 2] = _padded(body, arguments[len(arguments) // 2])
     if name == "register.read" and isinstance(arguments[0].type, ir.Record):
-        raise P4Error(f"a register is read into a value of bits, not into {note.parameters[0].type}", node.position)
+        raise P4Error(f"a register is read into a value of bits, not into {arguments[0].type.name}", node.position)
     back: list[tuple[ir.Expression, ir.Expression]] = []
     for at, direction in enumerate(directions):
         target = arguments[at]
@@ -236,10 +276,9 @@ def _extern(
             if direction == "inout":
                 body.emit(ir.Assign(arguments[at], target))
             back.append((target, arguments[at]))
-    returns = body.kind(note.returns, node.position) if note.returns != types.VOID else None
-    result = body.temporary(returns) if returns is not None else None
     type_arguments = tuple(body.kind(argument, node.position) for argument in note.type_arguments if _settled(argument))
-    body.emit(ir.CallExtern(name, instance, arguments, result, type_arguments, position=node.position))
+    returned = None if place_at is not None else result
+    body.emit(ir.CallExtern(name, instance, arguments, returned, type_arguments, position=node.position))
     for target, place in back:
         lower_places.assign(body, target, place)
     return result

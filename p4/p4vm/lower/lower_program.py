@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from p4vm.architectures.architecture_table import ARCHITECTURES
+from p4vm.architectures.description import Architecture
 from p4vm.ir import ir_nodes as ir
 from p4vm.ir.tidy import drop_unused
 from p4vm.ir.walk import all_lists
@@ -21,9 +23,6 @@ from p4vm.tree import tree_nodes as tree
 from p4vm.tree import types
 from p4vm.tree.checked import CallNote, Checked
 
-ROLES = ("parser", "verify", "ingress", "egress", "compute", "deparser")
-SIGNATURES = {"parser": 3, "verify": 2, "ingress": 3, "egress": 3, "compute": 2, "deparser": 1}
-"""How many parameters are left of each when the packet is gone."""
 FRAMES_MAX = 20_000
 """Python's frames for one program: the checker bounds nesting, and each level takes some of them."""
 FIELD_LISTS_DEPTH_MAX = 64
@@ -40,8 +39,9 @@ STATEMENTS: dict[type, StatementHandler] = {
 
 
 def lower(checked: Checked, file: str) -> ir.ProgramIr:
-    """The whole program. file: its path, for reports. Raises P4Error: what v1model programs can't have."""
-    world = World(checked, Kinds(checked.errors), EXPRESSIONS, STATEMENTS)
+    """The whole program. file: its path, for reports. Raises P4Error: what its architecture can't have."""
+    architecture = architecture_of(checked)
+    world = World(checked, architecture, Kinds(checked.errors), EXPRESSIONS, STATEMENTS)
     with deep(FRAMES_MAX), engine_faults(lambda _: world.place):
         try:
             return _program(world, file)
@@ -50,29 +50,22 @@ def lower(checked: Checked, file: str) -> ir.ProgramIr:
 
 
 def _program(world: World, file: str) -> ir.ProgramIr:
-    note = _main(world)
     _top_level(world)
-    routines = _six(world, note)
-    headers, metadata, standard = (p.variable.type for p in routines["ingress"].parameters)
-    for kind, what in ((headers, "headers"), (metadata, "metadata"), (standard, "standard metadata")):
-        if not isinstance(kind, ir.Record):
-            raise P4Error(f"the {what} of V1Switch must be a struct", routines["ingress"].position)
-    assert isinstance(headers, ir.Record)
-    assert isinstance(metadata, ir.Record)
-    assert isinstance(standard, ir.Record)
-    parser = routines["parser"]
-    if parser.body and isinstance(parser.body[0], ir.Reset):
-        del parser.body[0]  # the pipeline gives zeros
-    _field_lists(world, metadata)
+    blocks = _blocks(world)
+    state = _state(world, blocks)
+    for routine in blocks.values():
+        if routine.kind == "parser" and routine.body and isinstance(routine.body[0], ir.Reset):
+            del routine.body[0]  # the pipeline gives zeros
+    if world.architecture.listed:
+        _field_lists(world, state[world.architecture.listed])
     _names_differ(world)
-    reachable = _reachable(world, list(routines.values()))
+    reachable = _reachable(world, list(blocks.values()))
     drop_unused(reachable, world.tables)
     program = ir.ProgramIr(
         file,
-        **routines,
-        headers=headers,
-        metadata=metadata,
-        standard=standard,
+        world.architecture,
+        blocks,
+        state,
         errors=world.kinds.error,
         routines=reachable,
         records=[record for record in world.kinds.records if all(kind != INT for _, kind in record.fields)],
@@ -115,15 +108,16 @@ def _enums(checked: Checked) -> dict[str, ir.SerializableEnum]:
     return enums
 
 
-def _main(world: World) -> CallNote:
-    main = world.checked.main
+def architecture_of(checked: Checked) -> Architecture:
+    """The architecture whose switch `main` is. Raises P4Error: there is none."""
+    main = checked.main
+    known = [f"{entry.package} of {entry.include}" for entry in ARCHITECTURES.values()]
     if main is None:
-        raise P4Error("the program has no main; end it with V1Switch(…) main;", world.checked.program.position)
-    world.place = main.position
-    note = world.checked.instances[main]
-    if note.name != "V1Switch":
-        raise P4Error(f"main is a {note.name}; the engine runs V1Switch of v1model.p4", main.position)
-    return note
+        raise P4Error("the program has no main; end it with V1Switch(…) main;", checked.program.position)
+    package = checked.instances[main].name
+    if package not in ARCHITECTURES:
+        raise P4Error(f"main is a {package}; the engine runs {', '.join(known)}", main.position)
+    return ARCHITECTURES[package]
 
 
 def _top_level(world: World) -> None:
@@ -137,26 +131,66 @@ def _top_level(world: World) -> None:
             instances.declare(body, declaration)
 
 
-def _six(world: World, note: CallNote) -> dict[str, ir.Routine]:
-    """The routines of V1Switch's arguments, by role."""
+def _blocks(world: World) -> dict[str, ir.Routine]:
+    """The routines of main's arguments and of the packages within it, by role."""
+    main = world.checked.main
+    assert main is not None
+    world.place = main.position
+    package = world.architecture.package
     body = instances.scratch(world, BodyFrame(world.globals))
     routines: dict[str, ir.Routine] = {}
-    for role, argument in zip(ROLES, note.arguments, strict=True):
+    roles = iter(world.architecture.roles)
+    for argument in _arguments(world, world.checked.instances[main]):
         if argument is None:
-            raise P4Error(f"V1Switch needs six arguments; the {role} is missing", world.place)
+            raise P4Error(f"an argument of {package} is missing: the {next(roles)}", world.place)
         constructor = world.checked.calls.get(argument) if isinstance(argument, tree.CallExpression) else None
         block = instances.instance(body, argument, constructor.name if constructor is not None else "")
-        if not isinstance(block, BlockInstance):
-            raise P4Error(f"the {role} must be an instance of a parser or control", argument.position)
-        routines[role] = _routine(world, block, role)
+        if isinstance(block, BlockInstance):
+            role = next(roles)
+            routines[role] = _routine(world, block, role)
+        elif not isinstance(block, ir.ExternInstance):
+            raise P4Error(f"{package} needs an instance of a parser or control here", argument.position)
     return routines
+
+
+def _arguments(world: World, note: CallNote) -> list[tree.ExpressionNode | None]:
+    """The arguments of a package's constructor; a package among them stands for its own."""
+    checked = world.checked
+    arguments: list[tree.ExpressionNode | None] = []
+    for argument in note.arguments:
+        inner = None
+        if isinstance(argument, tree.CallExpression):
+            inner = checked.calls.get(argument)
+        elif isinstance(argument, tree.Name) and isinstance(declared := checked.declared.get(argument), tree.Instance):
+            inner = checked.instances.get(declared)
+        if inner is not None and isinstance(inner.declaration, tree.PackageType):
+            arguments += _arguments(world, inner)
+        else:
+            arguments.append(argument)
+    return arguments
 
 
 def _routine(world: World, block: BlockInstance, role: str) -> ir.Routine:
     routine = instances.routine(world, block, (PacketParameter(),), block.declaration.position)
-    if len(routine.parameters) != SIGNATURES[role]:
-        raise P4Error(f"the {role} of V1Switch has {SIGNATURES[role]} parameters besides the packet", routine.position)
+    count = len(world.architecture.step_of(role).records)
+    if len(routine.parameters) != count:
+        raise P4Error(
+            f"the {role} of {world.architecture.package} has {count} parameters besides the packet", routine.position
+        )
     return routine
+
+
+def _state(world: World, blocks: dict[str, ir.Routine]) -> dict[str, ir.Record]:
+    """The types of the architecture's records. Raises P4Error: one is no struct, or two blocks differ in one."""
+    state: dict[str, ir.Record] = {}
+    for role, routine in blocks.items():
+        for name, parameter in zip(world.architecture.step_of(role).records, routine.parameters, strict=True):
+            kind, called = parameter.variable.type, name.replace("_", " ")
+            if not isinstance(kind, ir.Record):
+                raise P4Error(f"the {called} of {world.architecture.package} must be a struct", routine.position)
+            if state.setdefault(name, kind) != kind:
+                raise P4Error(f"the {called} of the {role} is a {kind.name}, not {state[name].name}", routine.position)
+    return state
 
 
 def _names_differ(world: World) -> None:

@@ -165,12 +165,15 @@ def _property(body: Body, table: ir.Table, node: tree.Property) -> None:
             raise P4Error("a table's size is 0 or more", node.position)
     elif node.name in TIMEOUTS:
         table.support_timeout = bool(lower_expressions.literal(body, node.value, node.name))
-    elif node.name in EXTERNS:
+    elif node.name in body.world.architecture.properties:
+        role = body.world.architecture.properties[node.name]
         extern = instances.instance(body, node.value, f"{table.name}.{node.name}")
-        if not isinstance(extern, ir.ExternInstance) or extern.kind not in EXTERNS[node.name]:
-            kinds = " or ".join(sorted(EXTERNS[node.name]))
+        if not isinstance(extern, ir.ExternInstance) or extern.kind not in EXTERNS[role]:
+            kinds = " or ".join(
+                sorted(name for name, kind in body.world.architecture.externs.items() if kind in EXTERNS[role])
+            )
             raise P4Error(f"{node.name} of a table must be {kinds}", node.position)
-        _attach(table, node.name, extern)
+        _attach(table, role, extern)
     elif node.name not in OPTIONS:
         body.world.warn(f"table property {node.name} is ignored", node.position)
 

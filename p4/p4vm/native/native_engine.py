@@ -86,6 +86,7 @@ class NativeEngine:
         places = (ctypes.c_uint64 * (4 * count + 1)).in_dll(self.library, f"p4_registers_{tag}")
         self.register_places = [tuple(places[4 * at : 4 * at + 4]) for at in range(count)]
         self.numbers = {table.name: at for at, table in enumerate(layout.tables)}
+        self.initial = {extern.name: extern.initial for extern in program.externs if extern.initial}
         self.waiting: dict[str, tuple[Sequence[TableEntry], ActionCall]] = {}
         self.entries: dict[str, Sequence[TableEntry]] = {}
         self.members: dict[str, ProfileArrays] = {}
@@ -94,6 +95,7 @@ class NativeEngine:
         self.port = (ctypes.c_uint16 * 1)()
         self.offsets = (ctypes.c_uint32 * 2)()
         self.firsts = (ctypes.c_uint64 * 2)()
+        self.set_initial_cells()
         for table in program.tables:
             entries = [
                 TableEntry(tuple(entry.keys), ActionCall(entry.action, entry.arguments), entry.priority or 0, at)
@@ -329,13 +331,19 @@ class NativeEngine:
             ctypes.memmove(where, bytes_of(value & (1 << width_of(kind)) - 1, size, width_of(kind)), size)
 
     def register_reset(self, name: str) -> None:
-        number, _, cells = self.layout.registers[name]
+        number, kind, cells = self.layout.registers[name]
         group, offset, size, stride = self.register_places[number]
         if not cells:
             return
         start = self.library.p4_engine_registers(self.alive, group)
         rows = view(start, cells * stride).reshape(cells, stride)
-        rows[:, offset : offset + size] = 0
+        initial = self.initial.get(name, 0) & (1 << width_of(kind)) - 1
+        rows[:, offset : offset + size] = np.frombuffer(bytes_of(initial, size, width_of(kind)), np.uint8)
+
+    def set_initial_cells(self) -> None:
+        """What registers hold at the start, where that isn't zero."""
+        for name in self.initial:
+            self.register_reset(name)
 
     def cell_of(self, name: str, index: int) -> tuple[int, bool, int]:
         """(number of the counter or meter, whether it is direct, cell); the cell of a direct one is made if need be."""
@@ -415,6 +423,7 @@ class NativeEngine:
     def reset(self) -> None:
         """All state but tables, groups, sessions and rates as at the start."""
         self.library.p4_engine_reset(self.alive)
+        self.set_initial_cells()
 
     def close(self) -> None:
         self.handle = None

@@ -18,18 +18,19 @@ class RegisterCells:
 
     def __init__(self, instance: ir.ExternInstance, shared: SharedState) -> None:
         self.kind = instance.cell
+        self.initial = instance.initial
         self.size = instance.cells
         self.shared = shared
         self.cells: dict[int, int] | list[int] = {}
         self.reset()
 
     def reset(self) -> None:
-        self.cells = {} if self.size > SPARSE else [0] * self.size
+        self.cells = {} if self.size > SPARSE else [self.initial] * self.size
 
     def read(self, index: int) -> int:
         if 0 <= index < self.size:
             cells = self.cells
-            return cells[index] if isinstance(cells, list) else cells.get(index, 0)
+            return cells[index] if isinstance(cells, list) else cells.get(index, self.initial)
         self.shared.count("register_out_of_range")
         return 0
 

@@ -15,7 +15,7 @@ from p4vm.node import deep
 from p4vm.python import runtime as runtime
 from p4vm.python.python_cells import Counter, DirectCounter, DirectMeter, MeterArray, Meters, RegisterCells, Tally
 from p4vm.python.python_names import RUNTIME
-from p4vm.python.python_pipeline import MirrorSession, Pipeline, Routines
+from p4vm.python.python_pipeline import MirrorSession, Pipeline
 from p4vm.python.python_tables import ActionProfile, KeyParts, PythonTable, PythonValueSet, fitting
 from p4vm.python.routines import RoutineLayout, module_of
 from p4vm.source import P4Error, Position, engine_faults
@@ -50,9 +50,7 @@ class PythonEngine:
                 exec(compile(self.source, self.code_name, "exec"), self.module)
         except (RecursionError, MemoryError) as fault:
             raise P4Error(f"{program.file} nests deeper than Python allows ({fault}); split its blocks") from fault
-        self.pipeline = Pipeline(
-            program, Routines(program, lambda thing: self.module[self.name(layout, thing)]), self.shared
-        )
+        self.pipeline = Pipeline(program, lambda thing: self.module[self.name(layout, thing)], self.shared)
         self.pipeline.direct_meters = [meter for meter in self.meters.values() if isinstance(meter, DirectMeter)]
 
     @property
@@ -113,9 +111,7 @@ class PythonEngine:
             case "action_profile" | "action_selector":
                 self.profiles[name] = profile = ActionProfile()
                 return profile
-            case "Checksum16":
-                return None
-        raise P4Error(f"{name} is a {instance.kind}, which v1model doesn't have", instance.position)
+        return None
 
     def direct_counter(self, instance: ir.ExternInstance) -> DirectCounter:
         tally = self.tallies[instance.name]

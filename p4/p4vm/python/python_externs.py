@@ -5,15 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from p4vm.algorithms import HASHES
-from p4vm.engine import DROP_PORT
+from p4vm.architectures.v1model import DROP_PORT
 from p4vm.ir import ir_nodes as ir
-from p4vm.ir.extern_kinds import ExternArgument, algorithm_of, extern_of
+from p4vm.ir.extern_kinds import (
+    ExternArgument,
+    algorithm_of,
+    colors_of,
+    extern_of,
+    hash_name,
+    random_bounds,
+)
 from p4vm.python.python_expressions import ATOM, BIT_AND, LAMBDA, NOT, PythonText
 from p4vm.source import P4Error
 
 if TYPE_CHECKING:
     from p4vm.python.python_statements import StatementWriter
 
+STANDARD = "packet.state['standard']"
+"""Where v1model's externs that don't get standard metadata find it."""
 LEVELS = {"": LAMBDA, "BIT_AND": BIT_AND}
 """How rows of `ir.externs` call levels."""
 
@@ -57,8 +66,7 @@ class ExternWriter:
         inner = "\n" + "    " * (self.writer.indent + 1)
         return f"joined([{inner}{f',{inner}'.join(pieces)}])"
 
-    def hashed(self, s: ir.CallExtern, algorithm: ir.Expression, data: ir.Expression) -> str:
-        name = algorithm_of(s, algorithm)
+    def hashed(self, s: ir.CallExtern, name: str, data: ir.Expression) -> str:
         if name != "random" and name not in HASHES:
             raise P4Error(f"there is no algorithm {name}; there are {', '.join(HASHES)} and random", s.position)
         payload = " + packet.payload" if s.name.endswith("_with_payload") else ""
@@ -78,10 +86,16 @@ class ExternWriter:
 
     def meter_execute(self, s: ir.CallExtern) -> None:
         index, target = s.arguments
-        self.store(target, f"{self.instance(s)}.execute({self.text(index)}, packet)")
+        self.store_color(target, f"{self.instance(s)}.execute({self.text(index)}, packet)")
 
     def direct_meter_read(self, s: ir.CallExtern) -> None:
-        self.store(s.arguments[0], f"{self.instance(s)}.color")
+        self.store_color(s.arguments[0], f"{self.instance(s)}.color")
+
+    def store_color(self, target: ir.Expression, color: str) -> None:
+        if isinstance(target.type, ir.EnumMember):
+            self.store(target, f"{colors_of(target.type)}[{color}]", fits=True)
+        else:
+            self.store(target, color)
 
     # ---- numbers
 
@@ -100,8 +114,19 @@ class ExternWriter:
 
     def hash(self, s: ir.CallExtern) -> None:
         target, algorithm, base, data, limit = s.arguments
-        number = self.hashed(s, algorithm, data)
+        number = self.hashed(s, algorithm_of(s, algorithm), data)
         self.store(target, f"within({number}, {self.text(base)}, {self.text(limit)})")
+
+    def get_hash(self, s: ir.CallExtern) -> None:
+        target, *operands = s.arguments
+        number = self.hashed(s, hash_name(s), operands[len(operands) // 2])
+        if len(operands) > 1:
+            number = f"within({number}, {self.text(operands[0])}, {self.text(operands[2])})"
+        self.store(target, number)
+
+    def random_read(self, s: ir.CallExtern) -> None:
+        low, high = random_bounds(s)
+        self.store(s.arguments[0], f"packet.shared.random.between({low}, {high})")
 
     def checksum16(self, s: ir.CallExtern) -> None:
         self.store(s.result, f"csum16({self.data(s.arguments[0])})", fits=True)
@@ -112,23 +137,23 @@ class ExternWriter:
         holder = checksum.base.type if isinstance(checksum, ir.FieldOf) else None
         if isinstance(checksum, ir.FieldOf) and isinstance(holder, ir.Record) and holder.kind == "header":
             tests.append(f"{self.text(checksum.base, ATOM)}.valid")
-        computed = PythonText(self.hashed(s, algorithm, data))
+        computed = PythonText(self.hashed(s, algorithm_of(s, algorithm), data))
         fitted = self.writer.expression.fitted(computed, checksum.type)
         tests.append(f"{fitted.at(BIT_AND)} != {self.text(checksum, BIT_AND)}")
         if isinstance(condition, ir.Const) and condition.value:
             tests.pop(0)
         with self.writer.nested(f"if {' and '.join(tests)}:"):
-            self.writer.line("packet.standard.checksum_error = 1")
+            self.writer.line(f"{STANDARD}.checksum_error = 1")
 
     def update_checksum(self, s: ir.CallExtern) -> None:
         condition, data, checksum, algorithm = s.arguments
         with self.writer.nested(f"if {self.text(condition)}:"):
-            self.store(checksum, self.hashed(s, algorithm, data))
+            self.store(checksum, self.hashed(s, algorithm_of(s, algorithm), data))
 
     # ---- requests to the pipeline
 
     def mark_to_drop(self, s: ir.CallExtern) -> None:
-        standard = self.text(s.arguments[0], ATOM) if s.arguments else "packet.standard"
+        standard = self.text(s.arguments[0], ATOM) if s.arguments else STANDARD
         self.writer.line(f"{standard}.egress_spec = {DROP_PORT}")
         self.writer.line(f"{standard}.mcast_grp = 0")
 
@@ -136,9 +161,10 @@ class ExternWriter:
         return self.text(s.arguments[-1]) if s.name.endswith("_preserving_field_list") else "None"
 
     def digest(self, s: ir.CallExtern) -> None:
-        receiver, data = s.arguments
+        *receivers, data = s.arguments
+        receiver = self.text(receivers[0]) if receivers else "0"
         values = self.writer.expression.values(data)
-        self.writer.line(f"packet.digest({self.text(receiver)}, [{', '.join(values)}])")
+        self.writer.line(f"packet.digest({receiver}, [{', '.join(values)}])")
 
     def log_msg(self, s: ir.CallExtern) -> None:
         values = [value for argument in s.arguments[1:] for value in self.writer.expression.values(argument)]

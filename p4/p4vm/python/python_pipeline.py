@@ -1,4 +1,5 @@
-"""The v1model pipeline around a program's routines, in Python; what it decides holds for every back end.
+"""The pipeline around a program's routines, in Python, as its architecture describes it; what it decides holds for
+every back end. The numbers below say what v1model's description comes to; psa.py says where PSA differs.
 
 Order and passes
 1.  One call of `process`: two first-in-first-out queues. Ingress queue: the packet, then what is resubmitted or
@@ -93,29 +94,24 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
-from p4vm.engine import CAUSED_BYTES_MAX, DROP_PORT, PACKET_BYTES_MAX, PASSES_MAX, RUNS_MAX, PacketReplica
+from p4vm.architectures.description import Input, Move, PacketPath, Pass, Source, Step
+from p4vm.engine import CAUSED_BYTES_MAX, PACKET_BYTES_MAX, PASSES_MAX, RUNS_MAX, PacketReplica
 from p4vm.ir import ir_nodes as ir
+from p4vm.ir.ir_nodes import width_of
 from p4vm.python.python_names import fields_of
 from p4vm.python.records import is_scalar
 from p4vm.python.runtime import Dropped, PacketBits, Reject, SharedState
-from p4vm.source import P4Error
-
-NORMAL, INGRESS_CLONE, EGRESS_CLONE, _, RECIRCULATED, REPLICATION, RESUBMITTED = range(7)
-"""Values of standard_metadata.instance_type."""
-NEEDED = (
-    "ingress_port egress_spec egress_port instance_type packet_length enq_timestamp enq_qdepth deq_timedelta deq_qdepth"
-    " ingress_global_timestamp egress_global_timestamp mcast_grp egress_rid checksum_error parser_error"
-)
 
 Sent = list[tuple[int, bytes]]
-Kept = list[tuple["FieldPath", Any]]
+State = dict[str, Any]
+"""Name of a record -> the record."""
 
 
 class FieldPath:
-    """One field of metadata that a field list names."""
+    """A scalar or struct within a record."""
 
-    def __init__(self, metadata: ir.Record, path: tuple[str, ...]) -> None:
-        kind: ir.Type = metadata
+    def __init__(self, record: ir.Record, path: tuple[str, ...]) -> None:
+        kind: ir.Type = record
         self.slots: list[str] = []
         for name in path:
             assert isinstance(kind, ir.Record)
@@ -123,29 +119,47 @@ class FieldPath:
             kind = kind.field_type(name)
         self.scalar = is_scalar(kind)
 
-    def get(self, metadata: Any) -> Any:
-        value = reduce(getattr, self.slots, metadata)
+    def get(self, record: Any) -> Any:
+        value = reduce(getattr, self.slots, record)
         return value if self.scalar else value.copy()
 
-    def set(self, metadata: Any, value: Any) -> None:
-        holder = reduce(getattr, self.slots[:-1], metadata)
+    def set(self, record: Any, value: Any) -> None:
+        holder = reduce(getattr, self.slots[:-1], record)
         if self.scalar:
             setattr(holder, self.slots[-1], value)
         else:
             getattr(holder, self.slots[-1]).assign(value)
 
 
+class StateField:
+    """A field of the state, written in the description as "record.field"."""
+
+    def __init__(self, program: ir.ProgramIr, path: str) -> None:
+        self.record, _, name = path.partition(".")
+        kind = program.field_type(path)
+        assert kind is not None, path
+        self.slot = fields_of(program.state[self.record])[name]
+        self.mask = (1 << width_of(kind)) - 1
+        self.boolean = isinstance(kind, ir.Bool)
+
+    def get(self, state: State) -> int:
+        return int(getattr(state[self.record], self.slot))
+
+    def set(self, state: State, value: int) -> None:
+        setattr(state[self.record], self.slot, bool(value) if self.boolean else value & self.mask)
+
+
 class Burst:
-    """A packet on its way to egress. replicas: a copy for each, with a state of its own; None: itself, to `port`."""
+    """A packet on its way to a pass. state: what of it the step before kept. replicas: a copy for each, with a state of
+    its own; None: the packet itself, to `port`."""
 
-    __slots__ = ("headers", "metadata", "packet", "port", "replicas", "standard")
+    __slots__ = ("packet", "path", "port", "replicas", "state")
 
-    def __init__(self, packet: PacketBits, headers: Any, metadata: Any, standard: Any) -> None:
+    def __init__(self, packet: PacketBits, state: State, path: PacketPath, port: int) -> None:
         self.packet = packet
-        self.headers = headers
-        self.metadata = metadata
-        self.standard = standard
-        self.port = 0
+        self.state = state
+        self.path = path
+        self.port = port
         self.replicas: tuple[PacketReplica, ...] | None = None
 
 
@@ -158,45 +172,70 @@ class MirrorSession:
         self.keep = keep
 
 
-class Routines:
-    """A program's six routines and three record classes, from its module."""
+class PreparedInput:
+    """An input of a pass, and the program's fields that it names."""
 
-    def __init__(self, program: ir.ProgramIr, find: Callable[[Any], Any]) -> None:
-        self.parser = find(program.parser)
-        self.verify = find(program.verify)
-        self.ingress = find(program.ingress)
-        self.egress = find(program.egress)
-        self.compute = find(program.compute)
-        self.deparser = find(program.deparser)
-        self.headers = find(program.headers)
-        self.metadata = find(program.metadata)
-        self.standard = find(program.standard)
+    def __init__(self, program: ir.ProgramIr, described: Input) -> None:
+        self.source = described.source
+        self.paths = frozenset(described.paths)
+        self.field = StateField(program, described.field)
+        self.other = StateField(program, described.other) if described.other else None
+
+
+class PreparedStep:
+    """A step of a pass, its routine, and the program's fields that it names."""
+
+    def __init__(self, program: ir.ProgramIr, find: Callable[[Any], Any], described: Step) -> None:
+        self.move = described.move
+        self.records = described.records
+        self.equals = described.equals
+        self.routine = find(program.blocks[described.role]) if described.role else None
+        self.field = StateField(program, described.field) if described.field else None
+        self.session = StateField(program, described.session) if described.session else None
+        self.parsed_with = StateField(program, described.parsed_with) if described.parsed_with else None
+        self.parsed_records = program.architecture.step_of(described.role).records if described.role else ()
+
+    def holds(self, state: State, requested: bool) -> bool:
+        """Whether the packet's fate is this one. requested: an extern has requested it."""
+        if self.field is None:
+            return requested
+        value = self.field.get(state)
+        return bool(value) if self.equals is None else value == self.equals
+
+
+class PreparedPass:
+    """A pass of the architecture, ready to run."""
+
+    def __init__(self, program: ir.ProgramIr, find: Callable[[Any], Any], described: Pass) -> None:
+        self.inputs = [PreparedInput(program, entry) for entry in described.inputs]
+        self.steps = [PreparedStep(program, find, step) for step in described.steps]
 
 
 class Pipeline:
-    """Runs packets through a program's routines. groups, sessions, depths: as the control plane set them."""
+    """Runs packets through a program's routines. groups, sessions, depths: as the control plane set them. find: the
+    program's routine or record -> what the module calls it.
+    """
 
-    def __init__(self, program: ir.ProgramIr, routines: Routines, shared: SharedState) -> None:
-        self.routines = routines
+    def __init__(self, program: ir.ProgramIr, find: Callable[[Any], Any], shared: SharedState) -> None:
         self.shared = shared
         self.groups: dict[int, tuple[PacketReplica, ...]] = {}
         self.sessions: dict[int, MirrorSession] = {}
         self.depths: dict[int, int] = {}
         self.direct_meters: list[Any] = []
-        self.waiting: deque[tuple[bytes, int, Kept, int]] = deque()
+        self.waiting: deque[Burst] = deque()
         self.bursts: deque[Burst] = deque()
         self.runs = self.caused = 0
-        fields = dict(program.standard.fields)
-        lacking = [name for name in NEEDED.split() if name not in fields]
-        if lacking:
-            raise P4Error(
-                f"{program.standard.name} lacks {', '.join(lacking)}: include v1model.p4", program.ingress.position
-            )
-        self.masks = {name: (1 << of.width) - 1 for name, of in fields.items() if isinstance(of, ir.Bits)}
+        self.ingress, self.egress = (
+            PreparedPass(program, find, described) for described in program.architecture.passes
+        )
+        self.numbers = program.architecture.paths
+        self.records = {name: find(record) for name, record in program.state.items()}
+        self.listed = program.architecture.listed
         self.lists = {
-            number: [FieldPath(program.metadata, path) for path in paths]
+            number: [FieldPath(program.state[self.listed], path) for path in paths]
             for number, paths in program.field_lists.items()
         }
+        self.sent: Sent = []
 
     def process(self, port: int, data: bytes, now_us: int) -> Sent:
         """All that this packet causes."""
@@ -204,21 +243,18 @@ class Pipeline:
         shared.counters.received += 1
         shared.turns = self.runs = self.caused = 0
         sent: Sent = []
+        self.sent = sent
         if len(data) > PACKET_BYTES_MAX:
             self.oversize()
             return sent
-        standard = self.routines.standard()
-        standard.ingress_port = port & self.masks["ingress_port"]
-        standard.ingress_global_timestamp = now_us & self.masks["ingress_global_timestamp"]
-        self.enter(PacketBits(shared, bytes(data), now_us, 0), standard, [])
+        packet = PacketBits(shared, bytes(data), now_us, 0)
+        self.waiting.append(Burst(packet, self.zeros(), PacketPath.NORMAL, port))
         while self.bursts or self.waiting:
             if self.bursts:
-                self.leave(self.bursts.popleft(), sent)
+                self.leave(self.bursts.popleft())
             else:
-                again, kind, kept, passes = self.waiting.popleft()
-                standard = self.routines.standard()
-                standard.instance_type = kind
-                self.enter(PacketBits(shared, again, now_us, passes), standard, kept)
+                burst = self.waiting.popleft()
+                self.run(self.ingress, burst.packet, burst.state, burst.path, burst.port)
         shared.counters.transmitted += len(sent)
         return sent
 
@@ -245,180 +281,216 @@ class Pipeline:
         self.caused += size
         return True
 
-    def run_begins(self) -> None:
-        """Counts a pass."""
+    # ---- the state
+
+    def zeros(self) -> State:
+        return {name: record() for name, record in self.records.items()}
+
+    def rest_of(self, state: State, names: tuple[str, ...], field_list: int | None, *, copied: bool) -> State:
+        """A state with these records of another, and the fields of a field list; all else is zero."""
+        remainder = self.zeros()
+        for name in names:
+            remainder[name] = state[name].copy() if copied else state[name]
+        if field_list is not None and self.listed not in names:
+            for path in self.lists.get(field_list, ()):
+                path.set(remainder[self.listed], path.get(state[self.listed]))
+        return remainder
+
+    def fill(self, inputs: list[PreparedInput], packet: PacketBits, path: PacketPath, port: int, instance: int) -> None:
+        """Writes what a pass begins with into its packet's state."""
+        state = packet.state
+        for entry in inputs:
+            if path not in entry.paths:
+                continue
+            match entry.source:
+                case Source.PORT:
+                    value = port
+                case Source.LENGTH:
+                    value = len(packet.data)
+                case Source.TIME_US:
+                    value = packet.now_us
+                case Source.PATH:
+                    value = self.numbers[path]
+                case Source.INSTANCE:
+                    value = instance
+                case Source.DEPTH:
+                    value = self.depths.get(port, 0)
+                case Source.FIELD:
+                    assert entry.other is not None
+                    value = entry.other.get(state)
+                case Source.ZERO | Source.TRUE:
+                    value = int(entry.source == Source.TRUE)
+            entry.field.set(state, value)
+
+    # ---- passes
+
+    def leave(self, burst: Burst) -> None:
+        """Runs egress for all copies of a burst."""
+        if burst.replicas is None:
+            self.run(self.egress, burst.packet, burst.state, burst.path, burst.port)
+            return
+        for at, replica in enumerate(burst.replicas):
+            if self.runs >= RUNS_MAX:
+                self.drop_bounded(len(burst.replicas) - at)
+                return
+            state = {name: record.copy() for name, record in burst.state.items()}
+            self.run(self.egress, burst.packet.copy(), state, burst.path, replica.port, replica.instance)
+
+    def run(
+        self, described: PreparedPass, packet: PacketBits, state: State, path: PacketPath, port: int, instance: int = 0
+    ) -> None:
+        """One packet's pass, and what follows from it."""
+        if self.runs >= RUNS_MAX:
+            self.drop_bounded()
+            return
         self.runs += 1
         for meter in self.direct_meters:
             meter.color = 0
+        packet.state = state
+        self.fill(described.inputs, packet, path, port, instance)
+        try:
+            for step in described.steps:
+                if self.step(step, packet, state, port):
+                    return
+        except Dropped:
+            self.drop()
 
-    # ---- ingress
+    def step(self, step: PreparedStep, packet: PacketBits, state: State, port: int) -> bool:
+        """Does one step; gives whether the packet has gone. Raises Dropped."""
+        match step.move:
+            case Move.PARSE | Move.RUN | Move.DEPARSE:
+                return self.block(step, packet, state)
+            case Move.CLONE:
+                self.clone(step, packet, state)
+            case Move.DROP:
+                if step.holds(state, False):
+                    raise Dropped
+            case Move.RESUBMIT:
+                return self.again(step, packet, state, port, PacketPath.RESUBMIT, packet.resubmit, packet.data)
+            case Move.MULTICAST:
+                return self.multicast(step, packet, state)
+            case Move.UNICAST:
+                assert step.field is not None
+                onward = packet.onward()
+                onward.recirculate = packet.recirculate
+                remainder = self.rest_of(state, step.records, None, copied=False)
+                self.bursts.append(Burst(onward, remainder, PacketPath.UNICAST, step.field.get(state)))
+                return True
+            case Move.RECIRCULATE:
+                request, data = packet.recirculate, packet.made
+                return self.again(step, packet, state, port, PacketPath.RECIRCULATE, request, data)
+            case Move.SEND:
+                assert packet.made is not None
+                data = packet.made if packet.keep is None else packet.made[: packet.keep]
+                if self.fits(len(data)):
+                    self.sent.append((port, data))
+                return True
+        return False
 
-    def parse(self, packet: PacketBits, headers: Any, metadata: Any, standard: Any) -> int:
-        """Runs the parser; gives the number of its error."""
+    def block(self, step: PreparedStep, packet: PacketBits, state: State) -> bool:
+        """Runs a block of the program; gives whether the packet has gone. Raises Dropped."""
+        assert step.routine is not None
+        if step.move == Move.PARSE:
+            error = self.parse(step, packet, state)
+            if step.field is not None:
+                step.field.set(state, error)
+            return False
+        step.routine(packet, *[state[name] for name in step.records])
+        if step.move == Move.DEPARSE and not packet.deparse():
+            self.oversize()
+            return True
+        return False
+
+    def parse(self, step: PreparedStep, packet: PacketBits, state: State) -> int:
+        """Runs a parser; gives the number of its error."""
+        assert step.routine is not None
         error = 0
         try:
-            self.routines.parser(packet, headers, metadata, standard)
+            step.routine(packet, *[state[name] for name in step.parsed_records])
         except Reject as reject:
             error = reject.code
             self.shared.counters.parser_rejected += 1
         packet.parsed()
         return error
 
-    def enter(self, packet: PacketBits, standard: Any, kept: Kept) -> None:
-        """A pass through ingress, and what follows from it."""
-        if self.runs >= RUNS_MAX:
-            self.drop_bounded()
-            return
-        self.run_begins()
-        routines = self.routines
-        standard.packet_length = len(packet.data) & self.masks["packet_length"]
-        packet.standard = standard
-        headers, metadata = routines.headers(), routines.metadata()
-        for path, value in kept:
-            path.set(metadata, value)
-        try:
-            standard.parser_error = self.parse(packet, headers, metadata, standard)
-            routines.verify(packet, headers, metadata)
-            routines.ingress(packet, headers, metadata, standard)
-        except Dropped:
-            self.drop()
-            return
-        if packet.clone is not None:
-            self.clone_ingress(packet, metadata, standard.ingress_port)
-        if packet.resubmit is not None:
-            self.again(packet, packet.data, packet.resubmit[0], metadata, RESUBMITTED)
-        elif standard.mcast_grp:
-            replicas = self.groups.get(standard.mcast_grp, ())
-            if not replicas:
-                self.drop()
-            standard.instance_type = REPLICATION
-            packet.keep = None
-            self.replicate(packet, replicas, headers, metadata, standard)
-        elif standard.egress_spec == DROP_PORT:
-            self.drop()
-        else:
-            standard.instance_type = NORMAL
-            made = Burst(packet.copy(), headers, metadata, standard)
-            made.packet.recirculate = packet.recirculate
-            made.port = standard.egress_spec
-            self.bursts.append(made)
-
-    def again(self, packet: PacketBits, data: bytes, field_list: int | None, metadata: Any, kind: int) -> None:
-        """Another pass through ingress."""
+    def again(
+        self,
+        step: PreparedStep,
+        packet: PacketBits,
+        state: State,
+        port: int,
+        path: PacketPath,
+        request: tuple[int | None] | None,
+        data: bytes | None,
+    ) -> bool:
+        """Another pass through ingress, if the packet is to make one."""
+        if not step.holds(state, request is not None):
+            return False
+        assert data is not None
         if packet.passes >= PASSES_MAX:
             self.drop_bounded()
         elif self.fits(len(data)):
-            self.waiting.append((data, kind, self.keep(field_list, metadata), packet.passes + 1))
+            remainder = self.rest_of(state, step.records, None if request is None else request[0], copied=False)
+            entering = PacketBits(self.shared, data, packet.now_us, packet.passes + 1)
+            self.waiting.append(Burst(entering, remainder, path, port))
+        return True
 
-    def keep(self, number: int | None, metadata: Any) -> Kept:
-        """The values of metadata that a field list names."""
-        return [] if number is None else [(path, path.get(metadata)) for path in self.lists.get(number, ())]
+    # ---- copies
 
-    def replicate(
-        self, packet: PacketBits, replicas: tuple[PacketReplica, ...], headers: Any, metadata: Any, standard: Any
-    ) -> None:
+    def replicate(self, burst: Burst, replicas: tuple[PacketReplica, ...]) -> None:
         if replicas:
-            made = Burst(packet, headers, metadata, standard)
-            made.replicas = replicas
-            self.bursts.append(made)
+            burst.replicas = replicas
+            self.bursts.append(burst)
 
-    def clone_ingress(self, packet: PacketBits, metadata: Any, port: int) -> None:
-        """The packet as it came, parsed again."""
-        assert packet.clone is not None
-        number, field_list = packet.clone
-        session = self.sessions.get(number)
-        if session is None:
-            return
-        cloned = PacketBits(self.shared, packet.data, packet.now_us, packet.passes)
-        headers = self.routines.headers()
-        cloned.standard = self.routines.standard()
-        cloned.standard.ingress_port = port
-        try:
-            self.parse(cloned, headers, self.routines.metadata(), cloned.standard)
-        except Dropped:
+    def multicast(self, step: PreparedStep, packet: PacketBits, state: State) -> bool:
+        assert step.field is not None
+        group = step.field.get(state)
+        if not group:
+            return False
+        replicas = self.groups.get(group, ())
+        if not replicas:
             self.drop()
+        onward = packet.onward()
+        onward.keep = None
+        remainder = self.rest_of(state, step.records, None, copied=False)
+        self.replicate(Burst(onward, remainder, PacketPath.MULTICAST, 0), replicas)
+        return True
+
+    def clone(self, step: PreparedStep, packet: PacketBits, state: State) -> None:
+        """Copies for a clone session, if the packet asks for them."""
+        if not step.holds(state, packet.clone is not None):
             return
-        self.clone(cloned, session, headers, self.keep(field_list, metadata), INGRESS_CLONE)
-
-    def clone(self, packet: PacketBits, session: MirrorSession, headers: Any, kept: Kept, kind: int) -> None:
-        """A session's copies, with the metadata of the field list alone."""
-        packet.keep = session.keep
-        metadata, standard = self.routines.metadata(), self.routines.standard()
-        standard.instance_type = kind
-        for path, value in kept:
-            path.set(metadata, value)
-        self.replicate(packet, self.replicas(session), headers, metadata, standard)
-
-    def replicas(self, session: MirrorSession) -> tuple[PacketReplica, ...]:
-        return self.groups.get(session.group, ()) + session.replicas if session.group else session.replicas
-
-    # ---- egress
-
-    def leave(self, burst: Burst, sent: Sent) -> None:
-        """Runs egress for all copies of a burst."""
-        if burst.replicas is None:
-            if self.runs >= RUNS_MAX:
-                self.drop_bounded()
-            else:
-                self.egress(burst.packet, burst.port, burst.headers, burst.metadata, burst.standard, sent)
-            return
-        for at, replica in enumerate(burst.replicas):
-            if self.runs >= RUNS_MAX:
-                self.drop_bounded(len(burst.replicas) - at)
-                return
-            standard = burst.standard.copy()
-            standard.egress_rid = replica.instance & self.masks["egress_rid"]
-            headers, metadata = burst.headers.copy(), burst.metadata.copy()
-            self.egress(burst.packet.copy(), replica.port, headers, metadata, standard, sent)
-
-    def egress(self, packet: PacketBits, port: int, headers: Any, metadata: Any, standard: Any, sent: Sent) -> None:
-        """One packet's pass through egress, and what follows from it."""
-        self.run_begins()
-        masks = self.masks
-        packet.standard = standard
-        depth = self.depths.get(port, 0)
-        standard.egress_port = port & masks["egress_port"]
-        standard.egress_spec = 0
-        standard.packet_length = len(packet.data) & masks["packet_length"]
-        standard.enq_timestamp = packet.now_us & masks["enq_timestamp"]
-        standard.deq_timedelta = 0
-        standard.enq_qdepth = depth & masks["enq_qdepth"]
-        standard.deq_qdepth = depth & masks["deq_qdepth"]
-        standard.egress_global_timestamp = packet.now_us & masks["egress_global_timestamp"]
-        routines = self.routines
-        try:
-            routines.egress(packet, headers, metadata, standard)
-            if packet.clone is not None:
-                self.clone_egress(packet, headers, metadata)
-            if standard.egress_spec == DROP_PORT:
-                raise Dropped
-            routines.compute(packet, headers, metadata)
-            routines.deparser(packet, headers)
-        except Dropped:
-            self.drop()
-            return
-        data = packet.deparsed()
-        if data is None:
-            self.oversize()
-        elif packet.recirculate is None:
-            data = data if packet.keep is None else data[: packet.keep]
-            if self.fits(len(data)):
-                sent.append((port, data))
-        else:
-            self.again(packet, data, packet.recirculate[0], metadata, RECIRCULATED)
-
-    def clone_egress(self, packet: PacketBits, headers: Any, metadata: Any) -> None:
-        """The packet as egress left it."""
-        assert packet.clone is not None
-        number, field_list = packet.clone
+        number, field_list = (step.session.get(state), None) if step.session is not None else packet.clone or (0, None)
         packet.clone = None
         session = self.sessions.get(number)
         if session is None:
             return
-        if packet.passes >= PASSES_MAX:
-            self.drop_bounded(len(self.replicas(session)))
+        from_ingress = step in self.ingress.steps
+        replicas = self.groups.get(session.group, ()) + session.replicas if session.group else session.replicas
+        if not from_ingress and packet.passes >= PASSES_MAX:
+            self.drop_bounded(len(replicas))
             return
-        cloned = PacketBits(self.shared, packet.data, packet.now_us, packet.passes + 1)
-        cloned.payload = packet.payload
-        # compute and deparser may still change these headers
-        self.clone(cloned, session, headers.copy(), self.keep(field_list, metadata), EGRESS_CLONE)
+        path = PacketPath.CLONE_I2E if from_ingress else PacketPath.CLONE_E2E
+        remainder = self.rest_of(state, step.records, field_list, copied=True)
+        if from_ingress:
+            cloned = PacketBits(self.shared, packet.data, packet.now_us, packet.passes)
+            if step.routine is not None and not self.parse_again(step, cloned, remainder, state):
+                return
+        else:
+            cloned = packet.onward()
+            cloned.passes += 1
+        cloned.keep = session.keep
+        self.replicate(Burst(cloned, remainder, path, 0), replicas)
+
+    def parse_again(self, step: PreparedStep, cloned: PacketBits, remainder: State, state: State) -> bool:
+        """Puts the headers of the bytes as they entered into `remainder`; gives whether the parser came through."""
+        cloned.state = parsed = self.zeros()
+        if step.parsed_with is not None:
+            step.parsed_with.set(parsed, step.parsed_with.get(state))
+        try:
+            self.parse(step, cloned, parsed)
+        except Dropped:
+            self.drop()
+            return False
+        remainder |= {name: parsed[name] for name in step.records}
+        return True

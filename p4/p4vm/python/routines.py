@@ -160,7 +160,7 @@ def module_of(layout: RoutineLayout) -> str:
     """The whole program's Python. Raises P4Error for what can't be written."""
     program = layout.program
     records: dict[str, ir.Record] = {}
-    roots: list[ir.Type] = [program.headers, program.metadata, program.standard, *program.records]
+    roots: list[ir.Type] = [*program.state.values(), *program.records]
     for routine in program.routines:
         roots += [p.variable.type for p in routine.parameters] + [variable.type for variable in routine.locals]
         roots += [routine.returns] if routine.returns is not None else []

@@ -59,6 +59,7 @@ class PacketBits:
         "keep",
         "loose",
         "loose_bits",
+        "made",
         "now_us",
         "parts",
         "passes",
@@ -67,7 +68,7 @@ class PacketBits:
         "resubmit",
         "shared",
         "size",
-        "standard",
+        "state",
         "steps",
     )
 
@@ -80,7 +81,8 @@ class PacketBits:
         self.now_us = now_us
         self.passes = passes
         self.payload = b""
-        self.standard: Any = None
+        self.made: bytes | None = None
+        self.state: dict[str, Any] = {}
         self.clone: tuple[int, int | None] | None = None
         self.resubmit: tuple[int | None] | None = None
         self.recirculate: tuple[int | None] | None = None
@@ -95,6 +97,14 @@ class PacketBits:
         copy.payload = self.payload
         copy.keep = self.keep
         return copy
+
+    def onward(self) -> PacketBits:
+        """The packet for its next pass: the bytes that were deparsed, or, without a deparser, the payload that goes on
+        with the headers."""
+        onward = self.copy()
+        if self.made is not None:
+            onward.data, onward.payload, onward.size = self.made, b"", len(self.made) * 8
+        return onward
 
     # ---- parser
 
@@ -192,15 +202,13 @@ class PacketBits:
         self.parts.append((self.loose << over).to_bytes((self.loose_bits + over) >> 3, "big"))
         self.loose = self.loose_bits = 0
 
-    def deparsed(self) -> bytes | None:
-        """All of the packet, before it is cut; None: longer than packets may be."""
+    def deparse(self) -> bool:
+        """Puts the packet together, before it is cut; False: it is longer than packets may be."""
         if self.loose_bits:
             self.flush()
         self.parts.append(self.payload)
-        data = b"".join(self.parts)
-        if len(data) > PACKET_BYTES_MAX:
-            return None
-        return data
+        self.made = b"".join(self.parts)
+        return len(self.made) <= PACKET_BYTES_MAX
 
     # ---- externs and bounds
 

@@ -12,7 +12,7 @@
 #include "tables.h"
 
 #define P4_EXPORT __attribute__((visibility("default")))
-#define P4_ABI 1u
+#define P4_ABI 2u
 
 struct p4_engine;
 
@@ -65,33 +65,26 @@ enum p4_hash {
     P4_XOR16,
 };
 
-/* It matches `STANDARD` in c_code/c_program.py. */
-enum p4_standard {
-    P4_INGRESS_PORT,
-    P4_EGRESS_SPEC,
-    P4_EGRESS_PORT,
-    P4_INSTANCE_TYPE,
-    P4_PACKET_LENGTH,
-    P4_ENQ_TIMESTAMP,
-    P4_ENQ_QDEPTH,
-    P4_DEQ_TIMEDELTA,
-    P4_DEQ_QDEPTH,
-    P4_INGRESS_GLOBAL_TIMESTAMP,
-    P4_EGRESS_GLOBAL_TIMESTAMP,
-    P4_MCAST_GRP,
-    P4_EGRESS_RID,
-    P4_CHECKSUM_ERROR,
-    P4_PARSER_ERROR,
-    P4_STANDARD_FIELDS,
+/* It matches `PacketPath` of architectures/description.py. */
+enum p4_path { P4_NORMAL, P4_UNICAST, P4_MULTICAST, P4_CLONE_I2E, P4_CLONE_E2E, P4_RESUBMIT, P4_RECIRCULATE };
+
+/* A record of the state. */
+struct p4_part {
+    uint32_t at, size;
 };
 
-/* A field of the state. bytes: 1, 2, 4 or 8; 0: the program has no such field. */
-struct p4_field {
-    uint32_t at, bytes, width;
+/* A packet in its pass. bytes: NULL where the pass begins with parsed headers. path: enum p4_path. made: bytes that the
+   deparser put together, after the output so far; -1: nothing yet. */
+struct p4_packet {
+    void *state;
+    const uint8_t *bytes;
+    uint64_t size;
+    uint32_t port, instance, path, passes;
+    int64_t made;
 };
 
 struct p4_limits {
-    uint32_t passes, runs, steps, turns, packet_bytes, caused_bytes, records, drop_port;
+    uint32_t passes, runs, steps, turns, packet_bytes, caused_bytes, records;
     uint64_t seed;
 };
 
@@ -113,12 +106,10 @@ struct p4_cells {
 
 struct p4_program {
     uint32_t abi;
-    uint32_t state_size, metadata_at, standard_at; /* the state: headers, metadata, standard */
-    int (*parser)(struct p4_engine *, void *), (*verify)(struct p4_engine *, void *);
-    int (*ingress)(struct p4_engine *, void *), (*egress)(struct p4_engine *, void *);
-    int (*compute)(struct p4_engine *, void *), (*deparser)(struct p4_engine *, void *);
-    void (*keep)(uint32_t list, void *to, const void *from); /* a field list's fields of metadata */
-    struct p4_field standard[P4_STANDARD_FIELDS];
+    uint32_t state_size, part_count;
+    const struct p4_part *parts;
+    void (*ingress)(struct p4_engine *, struct p4_packet *), (*egress)(struct p4_engine *, struct p4_packet *);
+    void (*keep)(uint32_t list, void *to, const void *from); /* a field list's fields */
     uint32_t errors[P4_ERRORS];
     struct p4_limits limits;
     uint32_t tables, profiles, register_groups, counters, meters, value_sets;
@@ -196,7 +187,6 @@ struct p4_wishes {
     uint32_t clone, clone_session, clone_list;
     uint32_t resubmit, resubmit_list, recirculate, recirculate_list;
     uint32_t truncate; /* bytes; UINT32_MAX: all */
-    uint32_t checksum_error;
 };
 
 struct p4_burst; /* copies that wait for egress, see pipeline.c */
@@ -315,6 +305,24 @@ static inline void p4_wish_recirculate(struct p4_engine *engine, uint64_t list) 
 static inline void p4_wish_truncate(struct p4_engine *engine, uint64_t bytes) {
     if (bytes < engine->wishes.truncate) engine->wishes.truncate = (uint32_t)bytes;
 }
+
+/* Packets in a port's queue, as the host set it. */
+uint32_t p4_depth(const struct p4_engine *engine, uint32_t port);
+
+/* Steps of a pass, as `Move` of architectures/description.py has them. kept: bits of the records that the packet keeps.
+   list: a field list that it keeps too, UINT32_MAX: none. */
+int p4_parse(struct p4_engine *engine, int (*parser)(struct p4_engine *, void *), const struct p4_packet *packet);
+/* Returns P4_DROP where the packet's pass ends with it. */
+int p4_deparse(struct p4_engine *engine, int (*deparser)(struct p4_engine *, void *), struct p4_packet *packet);
+/* parser: NULL, or parses the bytes as they entered again, given an empty state and the packet's. */
+void p4_clone(struct p4_engine *engine, const struct p4_packet *packet, uint32_t path, uint32_t kept, uint32_t number,
+              uint32_t list, int (*parser)(struct p4_engine *, void *, const void *));
+void p4_drop(struct p4_engine *engine);
+void p4_resubmit(struct p4_engine *engine, const struct p4_packet *packet, uint32_t kept, uint32_t list);
+void p4_recirculate(struct p4_engine *engine, const struct p4_packet *packet, uint32_t kept, uint32_t list);
+void p4_multicast(struct p4_engine *engine, struct p4_packet *packet, uint32_t kept, uint32_t number);
+void p4_unicast(struct p4_engine *engine, const struct p4_packet *packet, uint32_t kept, uint32_t port);
+void p4_send(struct p4_engine *engine, const struct p4_packet *packet);
 
 /* ---- inside the runtime */
 

@@ -1,74 +1,53 @@
-/* The v1model pipeline around a program's routines. python/pipeline.py numbers the steps. */
+/* The pipeline around a program's routines, as its architecture describes it. python/python_pipeline.py numbers the
+   steps. */
 #include <stdlib.h>
 
 #include "p4vm.h"
 
-enum { NORMAL = 0, INGRESS_CLONE = 1, EGRESS_CLONE = 2, RECIRCULATED = 4, REPLICATION = 5, RESUBMITTED = 6 };
-
-/* Copies of one state that wait for egress: those of two lists, or the unicast packet. */
+/* Copies of one state that wait for egress: those of two lists, or the unicast packet. bytes: of the packet, where
+   egress parses it; `own` is freed with the burst. */
 struct p4_burst {
     struct p4_burst *next;
     const struct p4_replicas *lists[2];
-    uint32_t unicast, port;
+    uint32_t unicast, port, path;
     uint32_t passes, truncate, recirculate, recirculate_list;
-    const uint8_t *payload;
-    uint64_t payload_size;
+    const uint8_t *payload, *bytes;
+    uint64_t payload_size, size;
+    uint8_t *own;
     _Alignas(16) unsigned char state[];
 };
 
 /* A packet that waits for ingress. */
 struct p4_again {
     struct p4_again *next;
-    uint32_t passes, size;
+    uint32_t passes, size, port, path;
     uint8_t *bytes;
     _Alignas(16) unsigned char state[];
 };
 
-/* ---- fields of standard metadata */
+static void run_pass(struct p4_engine *engine, int ingress, struct p4_packet *packet);
 
-static uint64_t get(const struct p4_engine *engine, const void *state, enum p4_standard which) {
-    struct p4_field field = engine->program->standard[which];
-    const uint8_t *at = (const uint8_t *)state + field.at;
-    uint16_t two;
-    uint32_t four;
-    uint64_t eight;
-    switch (field.bytes) {
-        case 1: return *at;
-        case 2: memcpy(&two, at, 2); return two;
-        case 4: memcpy(&four, at, 4); return four;
-        case 8: memcpy(&eight, at, 8); return eight;
-        default: return 0;
-    }
-}
+/* ---- the state */
 
-static void set(const struct p4_engine *engine, void *state, enum p4_standard which, uint64_t value) {
-    struct p4_field field = engine->program->standard[which];
-    uint8_t *at = (uint8_t *)state + field.at;
-    uint64_t eight = value & p4_ones(field.width);
-    uint32_t four = (uint32_t)eight;
-    uint16_t two = (uint16_t)eight;
-    switch (field.bytes) {
-        case 1: *at = (uint8_t)eight; break;
-        case 2: memcpy(at, &two, 2); break;
-        case 4: memcpy(at, &four, 4); break;
-        case 8: memcpy(at, &eight, 8); break;
-        default: break;
-    }
-}
-
-/* Standard and metadata zero but for a field list's fields, taken from another state, and the type. */
-static void begin_anew(struct p4_engine *engine, void *state, const void *from, uint32_t list, uint32_t type) {
+/* Leave of a state the records `kept` and a field list's fields of `from`; the rest is zero. */
+static void begin_anew(struct p4_engine *engine, void *state, const void *from, uint32_t kept, uint32_t list) {
     const struct p4_program *program = engine->program;
-    memset((uint8_t *)state + program->metadata_at, 0, program->state_size - program->metadata_at);
+    if (kept == p4_ones(program->part_count)) return;
+    for (uint32_t i = 0; i < program->part_count; i++)
+        if (!(kept >> i & 1)) memset((uint8_t *)state + program->parts[i].at, 0, program->parts[i].size);
     program->keep(list, state, from);
-    set(engine, state, P4_INSTANCE_TYPE, type);
+}
+
+uint32_t p4_depth(const struct p4_engine *engine, uint32_t port) {
+    const struct p4_replicas *known = engine->depths.count ? p4_directory_find(&engine->depths, port) : NULL;
+    return known ? known->replica[0].port : 0;
 }
 
 static void forget_wishes(struct p4_engine *engine) {
     engine->wishes = (struct p4_wishes){.truncate = UINT32_MAX};
 }
 
-static void drop(struct p4_engine *engine) {
+void p4_drop(struct p4_engine *engine) {
     engine->counts[P4_DROPPED]++;
 }
 
@@ -81,7 +60,7 @@ static void drop_bounded(struct p4_engine *engine, uint64_t copies) {
 static int caused(struct p4_engine *engine, uint64_t size) {
     if (engine->caused + size > engine->program->limits.caused_bytes) {
         engine->counts[P4_TOO_MANY_BYTES]++;
-        drop(engine);
+        p4_drop(engine);
         return 0;
     }
     engine->caused += size;
@@ -90,24 +69,50 @@ static int caused(struct p4_engine *engine, uint64_t size) {
 
 /* ---- queues */
 
-static struct p4_burst *new_burst(struct p4_engine *engine, const void *state, uint32_t passes) {
+static void *without_memory(struct p4_engine *engine) {
+    engine->counts[P4_NO_MEMORY]++;
+    p4_drop(engine);
+    return NULL;
+}
+
+static struct p4_burst *new_burst(struct p4_engine *engine, const void *state, uint32_t path, uint32_t passes) {
     struct p4_burst *burst = engine->burst_spare;
     if (burst)
         engine->burst_spare = burst->next;
     else
         burst = aligned_alloc(16, (sizeof *burst + engine->program->state_size + 15) & ~(size_t)15);
-    if (!burst) {
-        engine->counts[P4_NO_MEMORY]++;
-        drop(engine);
-        return NULL;
-    }
+    if (!burst) return without_memory(engine);
     memset(burst, 0, sizeof *burst);
     memcpy(burst->state, state, engine->program->state_size);
+    burst->path = path;
     burst->passes = passes;
     burst->truncate = UINT32_MAX;
     burst->payload = engine->payload;
     burst->payload_size = engine->payload_size;
     return burst;
+}
+
+static void spare(struct p4_engine *engine, struct p4_burst *burst) {
+    free(burst->own);
+    burst->own = NULL;
+    burst->next = engine->burst_spare;
+    engine->burst_spare = burst;
+}
+
+/* Give the burst a copy of the bytes that the deparser made, if it has run. Returns 0 without memory: the burst is
+   gone. */
+static int take_made(struct p4_engine *engine, struct p4_burst *burst, const struct p4_packet *packet) {
+    if (packet->made < 0) return 1;
+    burst->own = malloc((size_t)packet->made + 1);
+    if (!burst->own) {
+        without_memory(engine);
+        spare(engine, burst);
+        return 0;
+    }
+    if (packet->made) memcpy(burst->own, engine->out, (size_t)packet->made);
+    burst->bytes = burst->own;
+    burst->size = (uint64_t)packet->made;
+    return 1;
 }
 
 static void queue_burst(struct p4_engine *engine, struct p4_burst *burst) {
@@ -119,10 +124,10 @@ static void queue_burst(struct p4_engine *engine, struct p4_burst *burst) {
     engine->burst_last = burst;
 }
 
-/* Queue a packet for ingress, with a state that has a field list's fields of `from`. */
-static void queue_again(struct p4_engine *engine, const uint8_t *bytes, uint64_t size, uint32_t passes, const void *from,
-                        uint32_t list, uint32_t type) {
-    if (passes > engine->program->limits.passes) {
+/* Queue a packet for ingress: these bytes, and what the packet keeps of its state. */
+static void queue_again(struct p4_engine *engine, const struct p4_packet *packet, uint32_t kept, const uint8_t *bytes,
+                        uint64_t size, uint32_t list, uint32_t path) {
+    if (packet->passes + 1 > engine->program->limits.passes) {
         drop_bounded(engine, 1);
         return;
     }
@@ -132,15 +137,15 @@ static void queue_again(struct p4_engine *engine, const uint8_t *bytes, uint64_t
     if (!again || !packet_copy) {
         free(again);
         free(packet_copy);
-        engine->counts[P4_NO_MEMORY]++;
-        drop(engine);
+        without_memory(engine);
         return;
     }
     if (size) memcpy(packet_copy, bytes, size);
-    *again = (struct p4_again){.passes = passes, .size = (uint32_t)size, .bytes = packet_copy};
-    memset(again->state, 0, engine->program->state_size);
-    begin_anew(engine, again->state, from, list, type);
-    set(engine, again->state, P4_PACKET_LENGTH, size);
+    *again = (struct p4_again){.passes = packet->passes + 1, .size = (uint32_t)size, .bytes = packet_copy};
+    again->port = packet->port;
+    again->path = path;
+    memcpy(again->state, packet->state, engine->program->state_size);
+    begin_anew(engine, again->state, packet->state, kept, list);
     if (engine->again_last)
         engine->again_last->next = again;
     else
@@ -148,27 +153,11 @@ static void queue_again(struct p4_engine *engine, const uint8_t *bytes, uint64_t
     engine->again_last = again;
 }
 
-static const struct p4_replicas *session_of(const struct p4_engine *engine) {
-    return engine->wishes.clone ? p4_directory_find(&engine->sessions, engine->wishes.clone_session) : NULL;
-}
-
 static const struct p4_replicas *group_of(const struct p4_engine *engine, const struct p4_replicas *session) {
     return session->group ? p4_directory_find(&engine->groups, session->group) : NULL;
 }
 
-/* A session's copies of a state join the egress queue; they have the field list's fields of `from`. */
-static void queue_clones(struct p4_engine *engine, const struct p4_replicas *session, const void *state,
-                         const void *from, uint32_t list, uint32_t type, uint32_t passes) {
-    struct p4_burst *burst = new_burst(engine, state, passes);
-    if (!burst) return;
-    begin_anew(engine, burst->state, from, list, type);
-    burst->lists[0] = group_of(engine, session);
-    burst->lists[1] = session;
-    if (session->truncate) burst->truncate = session->truncate;
-    queue_burst(engine, burst);
-}
-
-/* ---- egress */
+/* ---- the deparser */
 
 static int make_room(struct p4_engine *engine) {
     uint64_t need = engine->data_size + engine->program->limits.packet_bytes + 16;
@@ -188,182 +177,189 @@ static int make_room(struct p4_engine *engine) {
     return 1;
 }
 
-/* Put the packet together after the data so far. Bytes of the packet, or -1: it is dropped. */
-static int64_t deparse(struct p4_engine *engine, void *state) {
+int p4_deparse(struct p4_engine *engine, int (*deparser)(struct p4_engine *, void *), struct p4_packet *packet) {
     if (!make_room(engine)) {
-        engine->counts[P4_NO_MEMORY]++;
-        return -1;
+        without_memory(engine);
+        return P4_DROP;
     }
     engine->out = engine->data + engine->data_size;
     engine->out_bits = 0;
     engine->out_limit = 8ull * engine->program->limits.packet_bytes;
     engine->oversize = 0;
-    if (engine->program->deparser(engine, state) == P4_DROP) return -1;
+    if (deparser(engine, packet->state) == P4_DROP) {
+        p4_drop(engine);
+        return P4_DROP;
+    }
     uint64_t size = (engine->out_bits + 7) / 8;
     if (engine->oversize || size + engine->payload_size > engine->program->limits.packet_bytes) {
         engine->counts[P4_OVERSIZE]++;
-        return -1;
+        p4_drop(engine);
+        return P4_DROP;
     }
     if (engine->payload_size) memcpy(engine->out + size, engine->payload, engine->payload_size);
-    size += engine->payload_size;
-    return (int64_t)size;
+    packet->made = (int64_t)(size + engine->payload_size);
+    return 0;
 }
 
-static void clone_after_egress(struct p4_engine *engine, const void *state, uint32_t passes) {
-    const struct p4_replicas *session = session_of(engine);
-    if (!session) return;
-    if (passes + 1 > engine->program->limits.passes) {
-        const struct p4_replicas *group = group_of(engine, session);
-        drop_bounded(engine, session->count + (group ? group->count : 0));
-        return;
-    }
-    queue_clones(engine, session, state, state, engine->wishes.clone_list, EGRESS_CLONE, passes + 1);
-}
-
-/* Passes one copy through egress; `wishes` holds the requests of ingress for it. */
-static void run_egress(struct p4_engine *engine, void *state, uint32_t port, uint32_t passes) {
-    const struct p4_program *program = engine->program;
-    if (++engine->runs > program->limits.runs) {
-        drop_bounded(engine, 1);
-        return;
-    }
-    engine->pass++;
-    engine->current = state;
-    const struct p4_replicas *known = engine->depths.count ? p4_directory_find(&engine->depths, port) : NULL;
-    uint32_t depth = known ? known->replica[0].port : 0;
-    set(engine, state, P4_EGRESS_PORT, port);
-    set(engine, state, P4_EGRESS_SPEC, 0);
-    set(engine, state, P4_PACKET_LENGTH, engine->length);
-    set(engine, state, P4_ENQ_TIMESTAMP, engine->now);
-    set(engine, state, P4_ENQ_QDEPTH, depth);
-    set(engine, state, P4_DEQ_TIMEDELTA, 0);
-    set(engine, state, P4_DEQ_QDEPTH, depth);
-    set(engine, state, P4_EGRESS_GLOBAL_TIMESTAMP, engine->now);
-    if (program->egress(engine, state) == P4_DROP) {
-        drop(engine);
-        return;
-    }
-    if (engine->wishes.clone) clone_after_egress(engine, state, passes);
-    if (get(engine, state, P4_EGRESS_SPEC) == program->limits.drop_port) {
-        drop(engine);
-        return;
-    }
-    int64_t size = program->compute(engine, state) == P4_DROP ? -1 : deparse(engine, state);
-    if (size < 0) {
-        drop(engine);
-        return;
-    }
-    if (engine->wishes.recirculate) {
-        queue_again(engine, engine->out, (uint64_t)size, passes + 1, state, engine->wishes.recirculate_list,
-                    RECIRCULATED);
-        return;
-    }
-    if (size > engine->wishes.truncate) size = engine->wishes.truncate;
-    if (!caused(engine, (uint64_t)size)) return;
-    engine->outputs[engine->output_count++] = (struct p4_output){port, (uint32_t)size, engine->data_size};
-    engine->data_size += (uint64_t)size;
-}
+/* ---- copies */
 
 /* Makes the copies of a list, each of a state of its own. */
-static void run_list(struct p4_engine *engine, const struct p4_replicas *list, const void *state, uint32_t passes,
+static void run_list(struct p4_engine *engine, const struct p4_replicas *list, const struct p4_packet *first,
                      uint32_t truncate) {
     for (uint32_t i = 0; i < list->count; i++) {
         if (engine->runs >= engine->program->limits.runs) {
             drop_bounded(engine, list->count - i);
             return;
         }
-        memcpy(engine->copy, state, engine->program->state_size);
-        set(engine, engine->copy, P4_EGRESS_RID, list->replica[i].instance);
+        struct p4_packet copy = *first;
+        copy.state = engine->copy;
+        copy.port = list->replica[i].port;
+        copy.instance = list->replica[i].instance;
+        memcpy(engine->copy, first->state, engine->program->state_size);
         forget_wishes(engine);
         engine->wishes.truncate = truncate;
-        run_egress(engine, engine->copy, list->replica[i].port, passes);
+        run_pass(engine, 0, &copy);
     }
+}
+
+/* Runs egress for the unicast packet; `wishes` holds the requests of ingress for it. */
+static void run_unicast(struct p4_engine *engine, struct p4_packet *packet, struct p4_wishes wishes) {
+    forget_wishes(engine);
+    engine->wishes.truncate = wishes.truncate;
+    engine->wishes.recirculate = wishes.recirculate;
+    engine->wishes.recirculate_list = wishes.recirculate_list;
+    run_pass(engine, 0, packet);
 }
 
 static void drain(struct p4_engine *engine) {
     while (engine->burst_first) {
         struct p4_burst *burst = engine->burst_first;
+        struct p4_packet packet = {burst->state, burst->bytes, burst->size, burst->port, 0, burst->path, burst->passes, -1};
         engine->payload = burst->payload;
         engine->payload_size = burst->payload_size;
-        if (burst->unicast) {
-            forget_wishes(engine);
-            engine->wishes.truncate = burst->truncate;
-            engine->wishes.recirculate = burst->recirculate;
-            engine->wishes.recirculate_list = burst->recirculate_list;
-            run_egress(engine, burst->state, burst->port, burst->passes);
+        if (burst->unicast)
+            run_unicast(engine, &packet, (struct p4_wishes){.truncate = burst->truncate,
+                                                            .recirculate = burst->recirculate,
+                                                            .recirculate_list = burst->recirculate_list});
+        for (int i = 0; i < 2; i++) {
+            engine->payload = burst->payload;
+            engine->payload_size = burst->payload_size;
+            if (burst->lists[i]) run_list(engine, burst->lists[i], &packet, burst->truncate);
         }
-        for (int i = 0; i < 2; i++)
-            if (burst->lists[i]) run_list(engine, burst->lists[i], burst->state, burst->passes, burst->truncate);
         engine->burst_first = burst->next;
         if (!burst->next) engine->burst_last = NULL;
-        burst->next = engine->burst_spare;
-        engine->burst_spare = burst;
+        spare(engine, burst);
     }
 }
 
-/* ---- ingress */
+/* ---- steps */
 
-static int parse(struct p4_engine *engine, const uint8_t *bytes, uint64_t size, void *state) {
-    engine->in = bytes;
-    engine->cursor = 0;
-    engine->limit = 8 * size;
-    engine->steps = engine->error = 0;
-    int end = engine->program->parser(engine, state);
-    uint64_t parsed = (engine->cursor + 7) / 8;
-    engine->payload = bytes + parsed;
-    engine->payload_size = size - parsed;
+/* What the parser has left is the payload. */
+static int parsed(struct p4_engine *engine, const struct p4_packet *packet, int end) {
+    uint64_t bytes = (engine->cursor + 7) / 8;
+    engine->payload = packet->bytes + bytes;
+    engine->payload_size = packet->size - bytes;
     if (end == P4_REJECT) engine->counts[P4_PARSER_REJECTED]++;
     return end;
 }
 
-static void clone_after_ingress(struct p4_engine *engine, const uint8_t *bytes, uint64_t size, uint64_t port,
-                                const void *state, uint32_t passes) {
-    const struct p4_replicas *session = session_of(engine);
+static void rewind_to(struct p4_engine *engine, const struct p4_packet *packet) {
+    engine->in = packet->bytes;
+    engine->cursor = 0;
+    engine->limit = 8 * packet->size;
+    engine->steps = engine->error = 0;
+}
+
+int p4_parse(struct p4_engine *engine, int (*parser)(struct p4_engine *, void *), const struct p4_packet *packet) {
+    rewind_to(engine, packet);
+    return parsed(engine, packet, parser(engine, packet->state));
+}
+
+/* The copies of a session begin with `state`, and what the packet keeps of its own. */
+static void queue_clones(struct p4_engine *engine, const struct p4_packet *packet, const struct p4_replicas *session,
+                         const void *state, uint32_t path, uint32_t kept, uint32_t list) {
+    uint32_t after_egress = path == P4_CLONE_E2E;
+    struct p4_burst *burst = new_burst(engine, state, path, packet->passes + after_egress);
+    if (!burst) return;
+    begin_anew(engine, burst->state, packet->state, kept, list);
+    if (after_egress) {
+        if (!take_made(engine, burst, packet)) return;
+    } else if (state == packet->state) {
+        burst->bytes = packet->bytes;
+        burst->size = packet->size;
+    }
+    burst->lists[0] = group_of(engine, session);
+    burst->lists[1] = session;
+    if (session->truncate) burst->truncate = session->truncate;
+    queue_burst(engine, burst);
+}
+
+void p4_clone(struct p4_engine *engine, const struct p4_packet *packet, uint32_t path, uint32_t kept, uint32_t number,
+              uint32_t list, int (*parser)(struct p4_engine *, void *, const void *)) {
+    const struct p4_replicas *session = p4_directory_find(&engine->sessions, number);
     if (!session) return;
+    if (path == P4_CLONE_E2E && packet->passes + 1 > engine->program->limits.passes) {
+        const struct p4_replicas *group = group_of(engine, session);
+        drop_bounded(engine, session->count + (group ? group->count : 0));
+        return;
+    }
+    if (!parser) {
+        queue_clones(engine, packet, session, packet->state, path, kept, list);
+        return;
+    }
     struct p4_wishes wishes = engine->wishes;
     const uint8_t *payload = engine->payload;
     uint64_t payload_size = engine->payload_size;
     memset(engine->copy, 0, engine->program->state_size);
-    set(engine, engine->copy, P4_INGRESS_PORT, port);
-    if (parse(engine, bytes, size, engine->copy) == P4_DROP)
-        drop(engine);
+    rewind_to(engine, packet);
+    if (parsed(engine, packet, parser(engine, engine->copy, packet->state)) == P4_DROP)
+        p4_drop(engine);
     else
-        queue_clones(engine, session, engine->copy, state, wishes.clone_list, INGRESS_CLONE, passes);
+        queue_clones(engine, packet, session, engine->copy, path, kept, list);
     engine->wishes = wishes;
     engine->payload = payload;
     engine->payload_size = payload_size;
 }
 
-static void multicast(struct p4_engine *engine, void *state, uint32_t number, uint32_t passes) {
+void p4_resubmit(struct p4_engine *engine, const struct p4_packet *packet, uint32_t kept, uint32_t list) {
+    queue_again(engine, packet, kept, packet->bytes, packet->size, list, P4_RESUBMIT);
+}
+
+void p4_recirculate(struct p4_engine *engine, const struct p4_packet *packet, uint32_t kept, uint32_t list) {
+    queue_again(engine, packet, kept, engine->out, (uint64_t)packet->made, list, P4_RECIRCULATE);
+}
+
+void p4_multicast(struct p4_engine *engine, struct p4_packet *packet, uint32_t kept, uint32_t number) {
     const struct p4_replicas *group = p4_directory_find(&engine->groups, number);
     if (!group) {
-        drop(engine);
+        p4_drop(engine);
         return;
     }
-    set(engine, state, P4_INSTANCE_TYPE, REPLICATION);
-    if (!engine->burst_first) {
-        run_list(engine, group, state, passes, UINT32_MAX);
+    if (!engine->burst_first && packet->made < 0) {
+        begin_anew(engine, packet->state, packet->state, kept, UINT32_MAX);
+        packet->bytes = NULL;
+        packet->path = P4_MULTICAST;
+        run_list(engine, group, packet, UINT32_MAX);
         return;
     }
-    struct p4_burst *burst = new_burst(engine, state, passes);
-    if (!burst) return;
+    struct p4_burst *burst = new_burst(engine, packet->state, P4_MULTICAST, packet->passes);
+    if (!burst || !take_made(engine, burst, packet)) return;
+    begin_anew(engine, burst->state, packet->state, kept, UINT32_MAX);
     burst->lists[0] = group;
     queue_burst(engine, burst);
 }
 
-static void unicast(struct p4_engine *engine, void *state, uint32_t port, uint32_t passes) {
-    set(engine, state, P4_INSTANCE_TYPE, NORMAL);
+void p4_unicast(struct p4_engine *engine, const struct p4_packet *packet, uint32_t kept, uint32_t port) {
     struct p4_wishes wishes = engine->wishes;
-    if (!engine->burst_first) {
-        forget_wishes(engine);
-        engine->wishes.truncate = wishes.truncate;
-        engine->wishes.recirculate = wishes.recirculate;
-        engine->wishes.recirculate_list = wishes.recirculate_list;
-        run_egress(engine, state, port, passes);
+    if (!engine->burst_first && packet->made < 0) {
+        begin_anew(engine, packet->state, packet->state, kept, UINT32_MAX);
+        struct p4_packet leaving = {packet->state, NULL, 0, port, 0, P4_UNICAST, packet->passes, -1};
+        run_unicast(engine, &leaving, wishes);
         return;
     }
-    struct p4_burst *burst = new_burst(engine, state, passes);
-    if (!burst) return;
+    struct p4_burst *burst = new_burst(engine, packet->state, P4_UNICAST, packet->passes);
+    if (!burst || !take_made(engine, burst, packet)) return;
+    begin_anew(engine, burst->state, packet->state, kept, UINT32_MAX);
     burst->unicast = 1;
     burst->port = port;
     burst->truncate = wishes.truncate;
@@ -372,37 +368,32 @@ static void unicast(struct p4_engine *engine, void *state, uint32_t port, uint32
     queue_burst(engine, burst);
 }
 
-/* Does one pass through ingress, and all that goes to egress because of it. */
-static void run_ingress(struct p4_engine *engine, const uint8_t *bytes, uint64_t size, void *state, uint32_t passes) {
+void p4_send(struct p4_engine *engine, const struct p4_packet *packet) {
+    int64_t size = packet->made > engine->wishes.truncate ? engine->wishes.truncate : packet->made;
+    if (!caused(engine, (uint64_t)size)) return;
+    engine->outputs[engine->output_count++] = (struct p4_output){packet->port, (uint32_t)size, engine->data_size};
+    engine->data_size += (uint64_t)size;
+}
+
+static void run_pass(struct p4_engine *engine, int ingress, struct p4_packet *packet) {
     const struct p4_program *program = engine->program;
     if (++engine->runs > program->limits.runs) {
         drop_bounded(engine, 1);
         return;
     }
     engine->pass++;
-    engine->current = state;
-    engine->length = (uint32_t)size;
-    forget_wishes(engine);
-    uint64_t from_port = get(engine, state, P4_INGRESS_PORT);
-    int end = parse(engine, bytes, size, state);
-    set(engine, state, P4_PARSER_ERROR, end == P4_REJECT ? engine->error : 0);
-    if (end != P4_DROP) end = program->verify(engine, state);
-    if (engine->wishes.checksum_error) set(engine, state, P4_CHECKSUM_ERROR, 1);
-    if (end != P4_DROP) end = program->ingress(engine, state);
-    if (end == P4_DROP) {
-        drop(engine);
-        return;
-    }
-    if (engine->wishes.clone) clone_after_ingress(engine, bytes, size, from_port, state, passes);
-    uint32_t group = (uint32_t)get(engine, state, P4_MCAST_GRP), port = (uint32_t)get(engine, state, P4_EGRESS_SPEC);
-    if (engine->wishes.resubmit)
-        queue_again(engine, bytes, size, passes + 1, state, engine->wishes.resubmit_list, RESUBMITTED);
-    else if (group)
-        multicast(engine, state, group, passes);
-    else if (port == program->limits.drop_port)
-        drop(engine);
+    engine->current = packet->state;
+    if (packet->bytes) engine->length = (uint32_t)packet->size;
+    if (ingress)
+        program->ingress(engine, packet);
     else
-        unicast(engine, state, port, passes);
+        program->egress(engine, packet);
+}
+
+/* Does one pass through ingress, and all that goes to egress because of it. */
+static void run_ingress(struct p4_engine *engine, struct p4_packet packet) {
+    forget_wishes(engine);
+    run_pass(engine, 1, &packet);
     drain(engine);
 }
 
@@ -410,22 +401,20 @@ static void process(struct p4_engine *engine, uint32_t port, const uint8_t *byte
     engine->counts[P4_RECEIVED]++;
     if (size > engine->program->limits.packet_bytes) {
         engine->counts[P4_OVERSIZE]++;
-        drop(engine);
+        p4_drop(engine);
         return;
     }
     engine->turns = engine->runs = 0;
     engine->caused = 0;
     memset(engine->state, 0, engine->program->state_size);
-    set(engine, engine->state, P4_INGRESS_PORT, port);
-    set(engine, engine->state, P4_PACKET_LENGTH, size);
-    set(engine, engine->state, P4_INGRESS_GLOBAL_TIMESTAMP, engine->now);
-    run_ingress(engine, bytes, size, engine->state, 0);
+    run_ingress(engine, (struct p4_packet){engine->state, bytes, size, port, 0, P4_NORMAL, 0, -1});
     while (engine->again_first) {
         struct p4_again *again = engine->again_first;
         engine->again_first = again->next;
         if (!again->next) engine->again_last = NULL;
         memcpy(engine->state, again->state, engine->program->state_size);
-        run_ingress(engine, again->bytes, again->size, engine->state, again->passes);
+        run_ingress(engine, (struct p4_packet){engine->state, again->bytes, again->size, again->port, 0, again->path,
+                                            again->passes, -1});
         free(again->bytes);
         free(again);
     }
