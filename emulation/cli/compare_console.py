@@ -165,7 +165,7 @@ def _progress() -> Iterator[Any]:
 def _summary(done: Comparison) -> dict[str, Any]:
     built = done.document
     return {
-        "scenario": built["scenario"]["name"],
+        "scenario": built["scenario"].name,
         "backend": built["backend"],
         "verdict": built["verdict"],
         "results": str(done.folder / "results.json"),

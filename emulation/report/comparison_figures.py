@@ -24,7 +24,7 @@ from emulation.report.topology_figure import topology_figure
 from emulation.report.wording import bytes_text, name_of, percent_text, short_names, time_text
 from emulation.results.results import percentile
 from emulation.results.timeline import COMPUTE, NETWORK, WAITS, Span, nearest_median, of_one_iteration
-from emulation.scenario.scenario import from_canonical
+from emulation.scenario.scenario import Scenario
 from emulation.scenario.topologies.topology_kinds import TOPOLOGIES
 from transport.group.method_name import METHODS, MethodName
 
@@ -88,7 +88,7 @@ def _smooth(values: list[float | None], span: int) -> list[float]:
 
 def topology(built: dict[str, Any]) -> Figure | None:
     """Nodes and links; none for the usual topology."""
-    scenario = from_canonical(built["scenario"])
+    scenario: Scenario = built["scenario"]
     return topology_figure(scenario, built) if TOPOLOGIES[scenario.topology.kind].summary else None
 
 
@@ -140,7 +140,7 @@ def fastest(built: dict[str, Any]) -> list[dict[str, Any]]:
 
 def counted(built: dict[str, Any], entry: dict[str, Any]) -> list[dict[str, Any]]:
     """A method's iterations after the warm-up."""
-    warmup = built["scenario"]["workload"]["warmup_iterations"]
+    warmup = built["scenario"].workload.warmup_iterations
     return [record for record in entry["iterations"] if record["iteration"] >= warmup]
 
 

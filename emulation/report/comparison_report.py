@@ -12,7 +12,7 @@ from emulation.report.svg import paint
 from emulation.results.results import differing, unequal_ranks
 from emulation.results.speedups import DISTURBED, INVALID, VALID, resolved
 from emulation.results.timeline import Span
-from emulation.scenario.scenario import from_canonical
+from emulation.scenario.scenario import Scenario, canonical
 from transport.group.method_name import MethodName
 
 _CAPTIONS = {
@@ -554,16 +554,15 @@ _ONLY_FOR = {
 """Keys of a scenario that the other backend has no use for."""
 
 
-def _scenario_rows(scenario: dict[str, Any]) -> list[tuple[str, str]]:
+def _scenario_rows(scenario: Scenario) -> list[tuple[str, str]]:
     """The scenario as [table] key = value, in the file's order."""
-    rows = [("seed", str(scenario["seed"]))]
-    unknown = "the profile's" if "profile" in scenario["workload"] else "measured before the run"
-    paced = from_canonical(scenario).paced
-    only_for = {key: text for key, text in _ONLY_FOR.items() if not paced or key != "compute_ns"}
+    rows, written = [("seed", str(scenario.seed))], canonical(scenario)
+    unknown = "the profile's" if scenario.workload.profile else "measured before the run"
+    only_for = {key: text for key, text in _ONLY_FOR.items() if not scenario.paced or key != "compute_ns"}
     for table in ("topology", "faults", "workload", "switch", "ps"):
         rows += [
             (f"[{table}] {key}{only_for.get(key, '')}", _value_text(value, unknown))
-            for key, value in scenario.get(table, {}).items()  # [ps] is there if a method reads it
+            for key, value in written.get(table, {}).items()  # [ps] is there if a method reads it
         ]
     return rows
 

@@ -18,7 +18,7 @@ from emulation.report.svg import INK, ON_LIGHT, PAPER, WIDTH, tip
 from emulation.report.topology_figure import HOST, SWITCH, aggregating, places
 from emulation.results.shares import JOB, busiest_shared, part_of_job
 from emulation.scenario.bounds import servers_of
-from emulation.scenario.scenario import Scenario, from_canonical
+from emulation.scenario.scenario import Scenario
 from emulation.scenario.scenario_flows import own_hosts
 from emulation.scenario.topologies.topology import Hop, LinkSettings, Topology
 from emulation.scenario.topologies.topology_kinds import topology
@@ -60,7 +60,7 @@ def loads(built: dict[str, Any]) -> Figure | None:
     figure = Figure(layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
     depth = 1.0
-    aggregators = aggregating(from_canonical(built["scenario"]))
+    aggregators = aggregating(built["scenario"])
     for axes, entry, network in zip(panels, entries, networks, strict=False):
         depth = max(depth, *(-y for _, y in places(network).values()))
         _draw(axes, network, link_loads(built, entry), aggregators)
@@ -73,7 +73,7 @@ def loads(built: dict[str, Any]) -> Figure | None:
 
 def _network(built: dict[str, Any], entry: dict[str, Any]) -> Topology:
     """The job's hosts, and those of flows or other jobs."""
-    scenario = from_canonical(built["scenario"])
+    scenario: Scenario = built["scenario"]
     options = scenario.topology
     servers = servers_of(entry["method"].method, scenario.ps.servers)
     settings = LinkSettings(options.rate_bps, options.delay_ns, options.queue_bytes)
@@ -174,7 +174,7 @@ def shares(built: dict[str, Any]) -> Figure | None:
         return None
     figure = Figure(figsize=(WIDTH, 0.8 + 1.9 * len(entries)), layout="constrained")
     panels = figure.subplots(len(entries), 1, squeeze=False, sharex=True)[:, 0]
-    rate_bps = built["scenario"]["topology"]["rate_bps"]
+    rate_bps = built["scenario"].topology.rate_bps
     keys: dict[str, Any] = {}
     last_s = 0.0
     for axes, entry in zip(panels, entries, strict=True):
@@ -304,12 +304,8 @@ def _means(values: list[int], span: int = 5) -> list[float]:
 
 def rows(built: dict[str, Any]) -> list[Row]:
     """Of a job that wasn't alone, whose gradients may be lost, or that had stragglers or a tail; none of any other."""
-    methods, faults = built["methods"], built["scenario"]["faults"]
-    special = (
-        sharing(built, "flows", "tenants", "gradient_loss", "partial_sums")
-        or faults.get("stragglers")
-        or faults.get("tail")
-    )
+    methods, faults = built["methods"], built["scenario"].faults
+    special = sharing(built, "flows", "tenants", "gradient_loss", "partial_sums") or faults.stragglers or faults.tail
     return [
         *_flow_rows(methods),
         *_job_rows(methods),
@@ -435,7 +431,7 @@ def _queue(entry: dict[str, Any]) -> tuple[str, str]:
 def _loss_rows(built: dict[str, Any]) -> list[Row]:
     """What of the gradients was lost for good, or late."""
     rows: list[Row] = []
-    methods, scenario = built["methods"], from_canonical(built["scenario"])
+    methods, scenario = built["methods"], built["scenario"]
     if any(entry.get("gradient_loss") for entry in methods):
         rows.append(("Values lost for good", [_lost(entry.get("gradient_loss")) for entry in methods]))
     if any(scenario.backups_of(entry["method"]) is not None for entry in methods):

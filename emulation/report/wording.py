@@ -11,7 +11,7 @@ from emulation.results.results import pace_ns
 from emulation.results.shares import busiest_shared, part_of_job
 from emulation.results.speedups import BEYOND_BOUND_FACTOR, DISTURBED, resolved, slower_than_pace
 from emulation.scenario.bounds import busiest
-from emulation.scenario.scenario import from_canonical
+from emulation.scenario.scenario import Scenario
 from emulation.scenario.topologies.racks import workers_by_rack
 from emulation.scenario.topologies.shared_nics import hosts_of
 from emulation.scenario.topologies.topology import HASH
@@ -50,7 +50,7 @@ def in_text(method: MethodName) -> str:
     return method.look.article + method.look.label + _over(method) + (f" with {more}" if more else "")
 
 
-def description(entry: dict[str, Any], scenario: dict[str, Any]) -> str:
+def description(entry: dict[str, Any], scenario: Scenario) -> str:
     """What a method of a results document does, in one sentence. scenario: the document's."""
     method: MethodName = entry["method"]
     control = entry["environment"].get("tcp_congestion_control")
@@ -72,7 +72,7 @@ def description(entry: dict[str, Any], scenario: dict[str, Any]) -> str:
 
 def replayed(built: dict[str, Any]) -> bool:
     """Whether nothing was trained: a model as numbers."""
-    return "profile" in built["scenario"]["workload"]
+    return bool(built["scenario"].workload.profile)
 
 
 def codec_text(entry: dict[str, Any]) -> tuple[str, str]:
@@ -99,16 +99,16 @@ def against_baseline(built: dict[str, Any], entry: dict[str, Any], key: str) -> 
     return f"{number_text(before)} with {in_text(built['baseline'])}"
 
 
-def _servers(scenario: dict[str, Any]) -> list[str]:
+def _servers(scenario: Scenario) -> list[str]:
     """Where parameter servers are, and their mode."""
-    ps, workers = scenario["ps"], scenario["topology"]["workers"]
-    count = ps["servers"]
+    ps, workers = scenario.ps, scenario.topology.workers
+    count = ps.servers
     text = f"{count} server{'s' if count != 1 else ''} with {'links' if count != 1 else 'a link'} of their own"
     parts = [text.replace("their", "its") if count == 1 else text if count else "one beside each worker, on its link"]
-    if ps["mode"] == BACKUP:
-        first = f"the first {workers - ps['backups']} of {workers} workers"
+    if ps.mode == BACKUP:
+        first = f"the first {workers - ps.backups} of {workers} workers"
         return [*parts, f"mode {BACKUP}: a mean holds the gradients of {first}, the same on all ranks"]
-    return parts if ps["mode"] == BSP else [*parts, f"mode {ps['mode']}"]
+    return parts if ps.mode == BSP else [*parts, f"mode {ps.mode}"]
 
 
 def busiest_link(numbers: dict[str, Any]) -> str:
@@ -233,7 +233,7 @@ def faster_text(speedup: float) -> str:
 
 def topology_text(built: dict[str, Any]) -> str:
     """What the network is, and which link limits each method, in sentences; "" for the usual topology."""
-    scenario = from_canonical(built["scenario"])
+    scenario: Scenario = built["scenario"]
     summary, ranks = TOPOLOGIES[scenario.topology.kind].summary, scenario.topology.ranks_per_host
     if ranks > 1:
         summary = (
@@ -279,9 +279,9 @@ def why_different(entry: dict[str, Any]) -> str:
 
 def links_text(built: dict[str, Any]) -> str:
     """ "4 workers on 200 Mb/s links"."""
-    topology = built["scenario"]["topology"]
-    workers = topology["workers"]
-    return f"{workers} worker{'s' if workers != 1 else ''} on {rate_text(topology['rate_bps'])} links"
+    topology = built["scenario"].topology
+    workers = topology.workers
+    return f"{workers} worker{'s' if workers != 1 else ''} on {rate_text(topology.rate_bps)} links"
 
 
 def fastest_compared(built: dict[str, Any]) -> list[dict[str, Any]]:
@@ -296,7 +296,7 @@ def fastest_compared(built: dict[str, Any]) -> list[dict[str, Any]]:
 def _inexact(built: dict[str, Any], entry: dict[str, Any]) -> bool:
     """Whether a method's sums may differ from those of all ranks' gradients: rounded, with gaps, or of some ranks."""
     method = entry["method"]
-    partial_sums = from_canonical(built["scenario"]).backups_of(method) is not None
+    partial_sums = built["scenario"].backups_of(method) is not None
     return bool(entry["summary"].get("codec", {}).get("lossy") or METHODS[method.method].loses or partial_sums)
 
 
@@ -341,7 +341,7 @@ def _compared(built: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[s
     """The method that the headline is about, None without a baseline; those faster but worse; whether none learned what
     the baseline did."""
     *worse, compared = fastest_compared(built) or (None,)
-    alone = built["scenario"]["topology"]["workers"] == 1  # no host allreduce happens: nothing to compare with
+    alone = built["scenario"].topology.workers == 1  # no host allreduce happens: nothing to compare with
     if alone or compared is None:
         return None, [], False
     if none_learned := not _learned(built, compared):
@@ -455,7 +455,7 @@ def busy_text(measures: dict[str, Any]) -> str:
 def disturbances(built: dict[str, Any]) -> list[tuple[MethodName, str]]:
     """Why methods of a document are DISTURBED: a sentence each."""
     sentences = []
-    paced_ns = pace_ns(from_canonical(built["scenario"]))
+    paced_ns = pace_ns(built["scenario"])
     for entry in built["methods"]:
         if entry["verdict"] == DISTURBED and slower_than_pace(entry, paced_ns):
             took = time_text(entry["summary"]["compute_ns"]["median"])
@@ -488,10 +488,10 @@ def _communication_explained(built: dict[str, Any], entry: dict[str, Any]) -> st
     )
     if numbers["beyond_bound"]:
         losses = "to latency between its steps" if built["backend"] == "sim" else "to latency, TCP and CPU time"
-        if from_canonical(built["scenario"]).faults.of_packets:
+        if built["scenario"].faults.of_packets:
             losses += " and to the repair of faults"
             losses += ", which the other may do without," * METHODS[entry["method"].method].loses
-        if (fabric := from_canonical(built["scenario"]).topology.fabric).spines > 1 and fabric.paths == HASH:
+        if (fabric := built["scenario"].topology.fabric).spines > 1 and fabric.paths == HASH:
             losses += ", and to flows that share a spine while another is idle,"
         text += (
             f" It is beyond the bound: the part above {numbers['communication_speedup_bound']:.2f} is no merit of "

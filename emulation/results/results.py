@@ -25,7 +25,7 @@ from emulation.results.timeline import Span
 from emulation.scenario.bounds import bound, bound_together, elements_of, wire_bytes_per_server
 from emulation.scenario.compute import ComputeTimes
 from emulation.scenario.errors import RunFailed
-from emulation.scenario.scenario import Scenario, canonical, from_canonical
+from emulation.scenario.scenario import Scenario, canonical
 from switchagg.codecs import FIXED_POINT, ArrayCodec
 from switchagg.codecs.spec import parse_codec
 from switchagg.description import Kind
@@ -276,7 +276,7 @@ def differing(built: dict[str, Any]) -> list[tuple[MethodName, MethodName]]:
     first: dict[tuple[str, int], dict[str, Any]] = {}
     pairs = []
     for entry in built["methods"]:
-        promised = same_bits(from_canonical(built["scenario"]), entry["method"], entry["environment"])
+        promised = same_bits(built["scenario"], entry["method"], entry["environment"])
         if promised is not None:
             other = first.setdefault(promised, entry)
             if other["parameter_hash_per_rank"] != entry["parameter_hash_per_rank"]:
@@ -301,7 +301,7 @@ def _of_servers(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
 def document(scenario: Scenario, backend: str, results: Sequence[MethodResult]) -> dict[str, Any]:
     """The content of `results.json` (schema: `results_schema.md`). Pure: same results, same document.
 
-    Methods are values, which `write_json` writes as words.
+    The scenario and methods are values, which `write_json` writes as their keys and as words.
     """
     return assembled(scenario, backend, entries(scenario, backend, results))
 
@@ -341,7 +341,7 @@ def assembled(scenario: Scenario, backend: str, methods: list[dict[str, Any]]) -
         entry["verdict"] = verdict(entry, pace_ns(scenario))
     return {
         "schema": SCHEMA,
-        "scenario": canonical(scenario),
+        "scenario": scenario,
         "backend": backend,
         "baseline": baseline,
         "methods": methods,
@@ -366,6 +366,8 @@ def plain(value: Any) -> Any:
     """JSON values only. A number that isn't finite becomes null: JSON has no NaN, and a loss may diverge."""
     if isinstance(value, MethodName):
         return str(value)
+    if isinstance(value, Scenario):
+        return plain(canonical(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {entry.name: plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
     if isinstance(value, dict):

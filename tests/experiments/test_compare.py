@@ -210,7 +210,7 @@ def test_auto_chooses_the_fastest_plane_and_reports_why_not_a_faster_one(
     scenario = dataclasses.replace(SCENARIO, methods=with_plane("auto").methods)
     done = compare(scenario, "sim", tmp_path, silent, command=["x"], runner=runner)
     assert used == ["reference", "reference"]
-    assert done.document["scenario"]["switch"]["dataplane"] == "auto"
+    assert done.document["scenario"].switch.dataplane == "auto"
     assert done.document["methods"][1]["environment"]["dataplane"] == "auto"
     assert (done.host["dataplane"], done.host["dataplanes_passed_over"]) == ("reference", choice.passed_over)
     report = (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from emulation.report import comparison_report, link_sharing, wording
 from emulation.report.topology_figure import places, topology_figure
 from emulation.results.results import Evaluation, document
 from emulation.scenario.scenario import parse
-from emulation.scenario.scenario_tables import ParameterServer
+from emulation.scenario.scenario_tables import ParameterServer, Straggler
 from tests.experiments.test_report import HOST
 from transport.group.method_name import parse as parse_method
 
@@ -88,7 +88,8 @@ def test_a_speedup_is_told_beside_what_others_lost_by_it(shared: dict[str, Any])
 def test_losses_for_good_stand_beside_methods_that_lose_nothing() -> None:
     built = document(SCENARIO, "sim", [result("ring", 1), result("switch", 1)])
     assert link_sharing.rows(built) == []
-    built["scenario"]["faults"]["stragglers"] = [{"rank": 1}]
+    slow = dataclasses.replace(SCENARIO.faults, stragglers=(Straggler(1),))
+    built["scenario"] = dataclasses.replace(SCENARIO, faults=slow)
     assert [label for label, _ in link_sharing.rows(built)] == ["Time to accuracy"]
     built["methods"][1]["gradient_loss"] = LOSS
     found = dict(link_sharing.rows(built))
@@ -99,7 +100,8 @@ def test_losses_for_good_stand_beside_methods_that_lose_nothing() -> None:
     assert "Time to accuracy" in found
     assert "Goodput, cubic" not in found
     assert "Ranks in a sum" not in found
-    built["scenario"]["switch"]["backups"] = 1
+    switch = dataclasses.replace(SCENARIO.switch, backups=1)
+    built["scenario"] = dataclasses.replace(built["scenario"], switch=switch)
     built["methods"][1]["partial_sums"] = {"ranks_mean": 6.987, "ranks_least": 5, "chunks": 100}
     assert dict(link_sharing.rows(built))["Ranks in a sum"] == [("all", ""), ("6.99", "in the mean; at least 5")]
     methods = dataclasses.replace(SCENARIO.methods, sim=(parse_method("ring"), parse_method("ps")))

@@ -102,7 +102,7 @@ def test_document_compares_with_the_baseline_of_the_same_run() -> None:
     assert [str(entry["method"]) for entry in built["methods"]] == ["ring", "switch"]
     assert built["methods"][0]["comparison"] is None
     assert built["methods"][1]["comparison"]["communication_speedup"] == 1.5
-    assert built["scenario"]["topology"]["workers"] == 4
+    assert built["scenario"].topology.workers == 4
 
 
 def test_document_is_invalid_if_one_certificate_is() -> None:

@@ -97,7 +97,7 @@ def test_results_have_the_keys_where_they_say_something() -> None:
     assert from_canonical(canonical(one)).topology == one.topology
     assert "inside_bps" not in canonical(scenario("workers = 4"))["topology"]
     assert one.network.fabric.group(4) == 2
-    words = topology_text({"scenario": canonical(one), "methods": [{"method": parse_method("ring")}]})
+    words = topology_text({"scenario": one, "methods": [{"method": parse_method("ring")}]})
     assert "one switch; 2 ranks on each host share its link, and are joined inside by links of 3 Gb/s" in words
 
 
