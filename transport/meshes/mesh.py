@@ -131,17 +131,6 @@ class Mesh(Protocol):
         """Send what is queued, for linger_s at most, then end all connections. Again does nothing."""
 
 
-def check_message(mesh: Mesh, to: int, head: bytes, size_bytes: int) -> None:
-    """Raise ValueError for a message that no mesh can carry, as `Mesh.send` promises."""
-    if len(head) > HEAD_BYTES_MAX or size_bytes > mesh.message_bytes_max:
-        raise ValueError(
-            f"a head of {len(head)} and data of {size_bytes} bytes: at most {HEAD_BYTES_MAX} and "
-            f"{mesh.message_bytes_max}"
-        )
-    if to == mesh.member or not 0 <= to < mesh.members:
-        raise ValueError(f"member {to}: another of 0 to {mesh.members - 1}")
-
-
 def checked_classes(priorities: Sequence[int]) -> tuple[int, ...]:
     """Priority classes as a mesh has them, each once. Raises ValueError for what is none."""
     if any(type(priority) is not int or class_of(priority) != priority for priority in priorities):

@@ -14,14 +14,15 @@ import select
 import socket
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from switchagg.errors import DecodeError, JobError
 from switchagg.priority import socket_priority_of_tos, tos_of
 from transport.links.link import Address
 from transport.links.outages import bound_timeouts, patience_s
-from transport.meshes.hello import ANYBODY, TELL_S, Hello, disagreement, unpack
+from transport.meshes.gathering import LEFT_S, Gathering, address_text
+from transport.meshes.hello import ANYBODY, Hello, disagreement, unpack
 from transport.meshes.mesh_handshake import (
     MESSAGE_BYTES_MAX,
     NONCE_BYTES,
@@ -31,7 +32,6 @@ from transport.meshes.mesh_handshake import (
     pack_opening,
     size_bytes,
     trouble_of,
-    unknown_senders_text,
 )
 
 RETRY_S = 0.02
@@ -43,9 +43,6 @@ HELLO_S = 5.0
 
 GUESTS_MAX = 256
 """Connections whose peers have not proved it; with more, the oldest is closed."""
-
-LEFT_S = 1.0
-"""After this time a member that came and left again counts as lost: it has found something wrong."""
 
 _TCP_CONGESTION = 13
 
@@ -163,7 +160,7 @@ class _Pending:
     session: PeerSession | None = None
 
 
-class TcpGathering:
+class TcpGathering(Gathering):
     """Connects one member to all others; made, run and left behind. unknown_senders: how many were sent away."""
 
     def __init__(
@@ -176,20 +173,15 @@ class TcpGathering:
         timeout_s: float,
     ) -> None:
         """key: of the handshakes. listener: where the others find this member; it is closed at the end."""
-        self._hello, self._addresses, self._listener, self._options = hello, addresses, listener, options
+        super().__init__(hello, addresses, timeout_s)
+        self._listener, self._options = listener, options
         self._handshakes = Listener(key, secrets.token_bytes(32))
         self._sessions: dict[int, PeerSession] = {}  # of members that are connected
         self.unknown_senders = 0
-        self._timeout_s = timeout_s
-        self._until = time.monotonic() + timeout_s
         self._poll = select.epoll()
         self._pending: dict[int, _Pending] = {}
         self._connected: dict[int, socket.socket] = {}
-        self._left: dict[int, float] = {}
         self._retry_at = dict.fromkeys(range(hello.member), 0.0)  # whom to connect to, and when
-        self._trouble: dict[int, str] = {}  # the last, by member
-        self._refusal = self._to_others = ""  # why this job can't begin
-        self._informed: set[int] = set()  # members that know of it
         self._refused: list[socket.socket] = []  # connections of members that don't fit
 
     def run(self) -> dict[int, socket.socket]:
@@ -198,7 +190,7 @@ class TcpGathering:
         try:
             self._listener.setblocking(False)
             self._poll.register(self._listener, select.EPOLLIN)
-            while self._refusal or len(self._connected) < self._hello.members - 1:
+            while self.refusal or len(self._connected) < self._hello.members - 1:
                 now = time.monotonic()
                 self._give_up(now)
                 self._connect(now)
@@ -218,34 +210,16 @@ class TcpGathering:
             self._listener.close()
 
     def _pause_s(self, now: float) -> float:
-        ends = [self._until, *self._retry_at.values(), *(pending.until for pending in self._pending.values())]
+        ends = [self.until, *self._retry_at.values(), *(pending.until for pending in self._pending.values())]
         return max(0.0, min(*ends, now + LEFT_S) - now)
 
     def _give_up(self, now: float) -> None:
         for pending in [pending for pending in self._pending.values() if now >= pending.until]:
             self._dismiss(pending, "it lets us connect and says nothing" if pending.opened else "no answer")
-        if self._refusal:
-            if now >= self._until or not self._uninformed():
-                raise JobError(f"job {self._hello.job}: {self._refusal}")
-            return
-        missing = [
-            member for member in range(self._hello.members) if member not in (*self._connected, self._hello.member)
-        ]
-        if now >= self._until:
-            words = self._missing_text(missing) + f" within {self._timeout_s:g} s"
-            raise JobError(words + unknown_senders_text(self.unknown_senders))
-        for member, since in self._left.items():
-            if now - since >= LEFT_S:
-                raise JobError(f"{self._missing_text(missing)}, and member {member} came and left again")
-
-    def _missing_text(self, missing: list[int]) -> str:
-        reasons = []
-        for member in missing:
-            trouble = self._trouble.get(member)
-            address = _text(self._addresses[member])
-            reasons.append(f"member {member} at {address}" + (f" ({trouble})" if trouble else ""))
-        hello = self._hello
-        return f"job {hello.job}, member {hello.member} of {hello.members}: no connection with {', '.join(reasons)}"
+        if self.is_refused:
+            raise JobError(f"job {self._hello.job}: {self.refusal}")
+        if not self.refusal:
+            self.check_time(sorted(self.others - self._connected.keys()), self.unknown_senders)
 
     # Connecting
 
@@ -253,7 +227,7 @@ class TcpGathering:
         for member in [member for member, at in self._retry_at.items() if now >= at]:
             attempt = self._options.new_socket()
             nonce = secrets.token_bytes(NONCE_BYTES)
-            pending = _Pending(attempt, _text(self._addresses[member]), member, self._until, nonce)
+            pending = _Pending(attempt, address_text(self._addresses[member]), member, self.until, nonce)
             self._pending[attempt.fileno()] = pending
             del self._retry_at[member]
             try:
@@ -292,7 +266,7 @@ class TcpGathering:
             waiting = [pending for pending in self._pending.values() if pending.expected is None]
             if len(waiting) >= GUESTS_MAX:
                 self._dismiss(waiting[0], "")
-            until, place = time.monotonic() + HELLO_S, _text((host, port))
+            until, place = time.monotonic() + HELLO_S, address_text((host, port))
             self._pending[client.fileno()] = _Pending(client, place, None, until, secrets.token_bytes(NONCE_BYTES))
             self._poll.register(client, select.EPOLLIN)
 
@@ -319,26 +293,17 @@ class TcpGathering:
                     message = connection.recv(MESSAGE_BYTES_MAX, socket.MSG_PEEK)
                 with contextlib.suppress(DecodeError):
                     words = self._sessions[member].open(HandshakeKind.REFUSAL, message).decode(errors="replace")
-                    self._informed.add(member)
-                    self._refuse(words, words)
+                    self.refuse(words, words, member)
                 if happened & ~select.EPOLLIN:
                     self._poll.unregister(descriptor)
                     self._left[member] = time.monotonic()
 
-    def _refuse(self, words: str, to_others: str) -> None:
-        """The job can't begin: inform all members that are connected, and for a while those that connect."""
-        if not self._refusal:
-            self._refusal, self._to_others = words, to_others
-            self._until = min(self._until, time.monotonic() + TELL_S)
-            for member in self._connected:
-                self._inform(member)
-
-    def _uninformed(self) -> set[int]:
-        return set(range(self._hello.members)) - self._informed - {self._hello.member}
+    def _reached(self) -> Iterable[int]:
+        return self._connected
 
     def _inform(self, member: int) -> None:
-        if member not in self._informed:
-            self._informed.add(member)
+        if member not in self.informed:
+            self.informed.add(member)
             with contextlib.suppress(OSError):  # it has left
                 self._connected[member].send(self._sessions[member].refusal(self._to_others))
                 self._connected[member].shutdown(socket.SHUT_WR)  # or a reset could overtake it
@@ -435,12 +400,11 @@ class TcpGathering:
                 pending.connection.shutdown(socket.SHUT_WR)
             self._poll.unregister(pending.connection)
             self._refused.append(pending.connection)
-            self._informed.add(hello.member)
-            self._refuse(words, f"member {self._hello.member} reports: {words}")
+            self.disagree(words, hello.member)
             return
         self._connected[hello.member], self._sessions[hello.member] = pending.connection, session
         self._poll.modify(pending.connection, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
-        if self._refusal:
+        if self.refusal:
             self._inform(hello.member)
 
 
@@ -501,7 +465,3 @@ def exchange(
                 raise JobError(f"job {job}: member {member} has left before all had connected")
             incoming[member] += data
     return incoming
-
-
-def _text(address: Address) -> str:
-    return f"{address[0]}:{address[1]}"

@@ -16,7 +16,7 @@ import numpy as np
 from switchagg.native import headers
 from switchagg.native.library import load, require
 from switchagg.priority import flow_of
-from transport.links.link import Address, LinkClosed
+from transport.links.link import Address
 from transport.meshes.hello import Hello, Meeting
 from transport.meshes.mesh import (
     Buffer,
@@ -26,8 +26,8 @@ from transport.meshes.mesh import (
     MessageSent,
     OutgoingMessage,
     Place,
-    check_message,
 )
+from transport.meshes.mesh_base import MeshBase
 from transport.meshes.mesh_opening import BoundPlace
 from transport.meshes.spare_memory import SpareMemory
 from transport.meshes.tcp_gathering import TcpOptions, congestion_control_of, gather, listen
@@ -78,7 +78,7 @@ class _Counters(Mapping[str, int]):
         return len(COUNTERS) + 1
 
 
-class TcpMesh:
+class TcpMesh(MeshBase):
     """The end of a TCP mesh at one member, opened by `connect`; also a `credit_queue.Sends` and a
     `native_execution.Runner`. details: the congestion control that its sockets use.
 
@@ -97,8 +97,8 @@ class TcpMesh:
         unknown_senders: int = 0,
     ) -> None:
         """Arguments as `meet` returns them. The connections are non-blocking, and the mesh's from now on."""
-        self.member, self.members, self.classes = hello.member, hello.members, classes
-        self._hello, self._flows = hello, flows
+        super().__init__(hello, classes)
+        self._flows = flows
         self._library = load()
         self._counters = _Counters(unknown_senders)
         self.counters: Mapping[str, int] = self._counters
@@ -106,9 +106,8 @@ class TcpMesh:
         self._memory: dict[int, memoryview] = {}  # by connection: of the message that arrives
         self._data: dict[int, Buffer] = {}  # by ticket: what C reads
         self._runs: dict[int, Runnable] = {}  # by ticket
-        self._events = ctypes.POINTER(MeshEvent)()
+        self._events_in_c = ctypes.POINTER(MeshEvent)()
         self._spare = SpareMemory()
-        self._closed = False
         self._wake_lock = threading.Lock()
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._handle = self._library.sa_mesh_new(
@@ -126,7 +125,8 @@ class TcpMesh:
             for member, connection in connections.items():
                 self._check(self._library.sa_mesh_add(self._handle, connection.fileno(), member, flow))
         first = next(iter(flows[0].values()), None)
-        self.details: dict[str, Any] = {} if first is None else {"congestion_control": congestion_control_of(first)}
+        if first is not None:
+            self.details["congestion_control"] = congestion_control_of(first)
 
     @classmethod
     def connect(cls, member: int, addresses: Sequence[Address], **how: Any) -> Self:
@@ -148,8 +148,7 @@ class TcpMesh:
     def _send(self, message: OutgoingMessage, flow: int, waits_for_credit: bool) -> None:
         to, head, data, ticket, priority = message
         size = len(data)
-        check_message(self, to, head, size)
-        self._require_open()
+        self._check_send(to, head, size)
         address = np.frombuffer(data, np.uint8).ctypes.data if size else None
         outgoing = _MeshOutgoing(address, size, ticket, to, flow, priority, len(head))
         ctypes.memmove(outgoing.head, head, len(head))
@@ -187,8 +186,8 @@ class TcpMesh:
         self._require_open()
         self._turn(0)
         events: list[Event] = []
-        while count := self._library.sa_mesh_take_events(self._handle, ctypes.byref(self._events)):
-            for event in self._events[:count]:
+        while count := self._library.sa_mesh_take_events(self._handle, ctypes.byref(self._events_in_c)):
+            for event in self._events_in_c[:count]:
                 self._take(event, place, events)
         return events
 
@@ -251,10 +250,6 @@ class TcpMesh:
                 connection.close()
         for buffers in (self._memory, self._data, self._runs):
             buffers.clear()
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise LinkClosed(f"the tcp mesh of member {self.member}, job {self._hello.job}, is closed")
 
 
 def meet(

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from switchagg.errors import DecodeError
 from switchagg.priority import CLASSES
 from transport.links.link import Address
-from transport.meshes.hello import ANYBODY, Hello, unpack
+from transport.meshes.gathering import Gathering
+from transport.meshes.hello import ANYBODY, Hello, Meeting, unpack
 from transport.meshes.mesh_handshake import (
     NONCE_BYTES,
     HandshakeKind,
@@ -42,21 +43,22 @@ class Greeting(NamedTuple):
     ports: Sequence[int]
 
 
-class UdpHandshakes:
+class UdpHandshakes(Gathering):
     """number, ports: our own, of the connections to us. dialed, accepted: by member, the sessions of handshakes that
     this side has opened, and the other.
     """
 
-    def __init__(self, hello: Hello, key: bytes, number: int, ports: Sequence[int]) -> None:
-        self._hello, self._number = hello, number
+    def __init__(
+        self, hello: Hello, terms: Meeting, addresses: Sequence[Address], number: int, ports: Sequence[int]
+    ) -> None:
+        super().__init__(hello, addresses, terms.timeout_s)
+        self._number = number
         self._ports = [*ports, *[0] * (CLASSES - 1 - len(ports))]
-        self._listener = Listener(key, secrets.token_bytes(32))
+        self._listener = Listener(terms.key, secrets.token_bytes(32))
         self._nonces = {member: secrets.token_bytes(NONCE_BYTES) for member in range(hello.members)}
         self.dialed: dict[int, PeerSession] = {}
         self.accepted: dict[int, PeerSession] = {}
         self._openers: set[int] = set()  # members from whose address an opening came
-        self.refusal = self._to_others = ""  # why this job can't begin
-        self.informed: set[int] = set()  # members that know of it
 
     def greeting(self, member: int, number: int) -> bytes:
         """The opening that this side sends to a member before they are connected. number: as of `hello`."""
@@ -109,12 +111,6 @@ class UdpHandshakes:
         return len(self._openers - self.dialed.keys() - self.accepted.keys())
 
     # Refusals
-
-    def refuse(self, words: str, to_others: str, member: int) -> None:
-        """The job can't begin, as this member knows, too."""
-        self.informed.add(member)
-        if not self.refusal:
-            self.refusal, self._to_others = words, to_others
 
     def refusal_to(self, member: int) -> bytes | None:
         """Why the job can't begin, for a member that has proved itself."""

@@ -28,23 +28,23 @@ from switchagg.errors import AggregationFailed, DecodeError, JobError
 from switchagg.priority import CE, CLASSES, ECN_MASK, ECT_0, flow_of
 from switchagg.wire import Bundle
 from transport.links.framing import RELIABLE_BYTES
-from transport.links.link import Address, LinkClosed
+from transport.links.link import Address
 from transport.links.outages import BEAT_NS, NEIGHBOUR_S
 from transport.links.udp_link import UdpLink
-from transport.meshes.hello import ANYBODY, TELL_S, Hello, Meeting, disagreement
+from transport.meshes.gathering import address_text
+from transport.meshes.hello import ANYBODY, Hello, Meeting, disagreement
 from transport.meshes.mesh import (
     HEAD_BYTES_MAX,
     Buffer,
     Event,
     MemberLost,
-    MessageReceived,
     MessageSent,
     PacketParty,
     PacketsMoved,
     Place,
-    check_message,
 )
-from transport.meshes.mesh_handshake import MAGIC, HandshakeKind, kind_of, unknown_senders_text
+from transport.meshes.mesh_base import MeshBase
+from transport.meshes.mesh_handshake import MAGIC, HandshakeKind, kind_of
 from transport.meshes.mesh_opening import BoundPlace
 from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfig, Sender
 from transport.meshes.udp_handshakes import Greeting, UdpHandshakes
@@ -100,7 +100,7 @@ class _Peer:
         self.flows: list[_Flow] = []
 
 
-class UdpMesh:
+class UdpMesh(MeshBase):
     """The end of a UDP mesh at one member, opened by `connect`.
 
     Besides what every mesh counts: `retransmitted` and `timeouts` of segments, `drop_unknown_sender` (datagrams that
@@ -113,22 +113,20 @@ class UdpMesh:
     def __init__(
         self,
         hello: Hello,
-        key: bytes,
+        terms: Meeting,
         addresses: Sequence[Address],
         links: Sequence[UdpLink],
         options: UdpMeshOptions,
         classes: tuple[int, ...] = (),
     ) -> None:
         """Private: see `connect`. links: of the classes, or the only one."""
-        self.member, self.members, self.classes = hello.member, hello.members, classes
-        self.details: dict[str, Any] = {}
-        self._hello, self._links, self._config = hello, links, options.config
+        super().__init__(hello, classes)
+        self._links, self._config = links, options.config
         self._silence_ns = round(options.silence_s * 1e9)
         self._number = secrets.randbelow((1 << 32) - CLASSES) + 1
-        self._counted = dict.fromkeys(("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "lost"), 0)
         self._unknown_senders = 0
-        self._handshakes = UdpHandshakes(hello, key, self._number, [link.address[1] for link in links[1:]])
-        self._events: list[Event] = []
+        ports = [link.address[1] for link in links[1:]]
+        self._handshakes = UdpHandshakes(hello, terms, addresses, self._number, ports)
         now_ns = time.monotonic_ns()
         self._peers = {
             member: _Peer(member, links[0].resolve(address), now_ns)
@@ -138,7 +136,6 @@ class UdpMesh:
         self._by_address = {peer.address: peer for peer in self._peers.values()}
         self._past = dict.fromkeys(("retransmitted", "timeouts"), 0)  # of peers that are lost
         self._deadline_ns = self._look_ns = 0
-        self._closed = False
         self._packets: PacketParty | None = None
         self._magic = b""
         self._unsent: deque[tuple[_Flow, Bundle]] = deque()  # packets that a link had no room for
@@ -172,8 +169,8 @@ class UdpMesh:
                     flow_link.set_class(classes[place])
                     flow_link.set_credit(CREDIT_BYTES)
             hello = terms.hello(cls.link, classes, member, len(addresses))
-            mesh = cls(hello, terms.key, addresses, links, options, classes)
-            mesh._connect_all(terms.timeout_s)
+            mesh = cls(hello, terms, addresses, links, options, classes)
+            mesh._connect_all()
             failing.pop_all()
         return mesh
 
@@ -237,39 +234,34 @@ class UdpMesh:
 
     # Meeting
 
-    def _connect_all(self, timeout_s: float) -> None:
-        until = time.monotonic() + timeout_s
-        hello_at = 0.0
-        while missing := [peer for peer in self._peers.values() if not peer.connected]:
+    def _connect_all(self) -> None:
+        handshakes, hello_at = self._handshakes, 0.0
+        while missing := [peer.member for peer in self._peers.values() if not peer.connected]:
+            handshakes.check_time(missing, self.counters["drop_unknown_sender"])
             now = time.monotonic()
-            if now >= until:
-                who = ", ".join(f"member {p.member} at {p.address[0]}:{p.address[1]}" for p in missing)
-                senders = unknown_senders_text(self.counters["drop_unknown_sender"])
-                words = f"no connection with {who} within {timeout_s:g} s{senders}"
-                raise JobError(f"job {self._hello.job}, member {self.member} of {self.members}: {words}")
             if now >= hello_at:
                 hello_at = now + HELLO_EVERY_S
                 self._greet()
             self._run_once(connecting=True)
-            if self._handshakes.refusal:
-                self._pass_refusal_on(until)
+            if handshakes.refusal:
+                self._pass_refusal_on()
             if lost := next((event for event in self._events if isinstance(event, MemberLost)), None):
                 raise JobError(f"job {self._hello.job}: member {lost.member} came and left again: {lost.reason}")
-            self._wait(max(0.0, min(hello_at, until) - time.monotonic()))
+            self._wait(max(0.0, min(hello_at, handshakes.until) - time.monotonic()))
 
     def _greet(self) -> None:
         for peer in self._peers.values():
             if not peer.connected:
                 self._transmit(self._handshakes.greeting(peer.member, peer.number), peer.address)
 
-    def _pass_refusal_on(self, until: float) -> None:
+    def _pass_refusal_on(self) -> None:
         """Inform all others, until they know, or for a while. Raises JobError."""
-        until, handshakes = min(until, time.monotonic() + TELL_S), self._handshakes
+        handshakes = self._handshakes
         while True:
             for peer in self._peers.values():  # also those that know: who was the last to come may not have it
                 if message := handshakes.refusal_to(peer.member):
                     self._transmit(message, peer.address)
-            if time.monotonic() >= until or handshakes.informed >= set(self._peers):
+            if handshakes.is_refused or handshakes.informed >= set(self._peers):
                 raise JobError(f"job {self._hello.job}: {handshakes.refusal}")
             self._greet()
             self._wait(HELLO_EVERY_S)
@@ -290,7 +282,7 @@ class UdpMesh:
 
     def _take_hello(self, peer: _Peer | None, address: Address, connecting: bool, greeting: Greeting) -> None:
         session, hello, number, local_number, asks, ports = greeting
-        text = f"{address[0]}:{address[1]}"
+        text = address_text(address)
         fault = disagreement(self._hello, hello, text, None if peer is None else peer.member)
         if not fault and (peer is None or not number):
             fault = f"member {hello.member} came from {text}, where no member is expected"
@@ -299,7 +291,7 @@ class UdpMesh:
             if connecting:
                 for _ in range(3):  # a datagram may get lost
                     self._transmit(self._handshakes.hello(session, ANYBODY, 0, False), address)
-                self._handshakes.refuse(fault, f"member {self.member} reports: {fault}", hello.member)
+                self._handshakes.disagree(fault, hello.member)
             return
         assert peer is not None
         if peer.number not in (0, number):
@@ -330,8 +322,7 @@ class UdpMesh:
     def send(self, to: int, head: bytes, data: Buffer, ticket: int, flow: int = -1) -> None:
         """See `Mesh.send`."""
         size = len(data)
-        check_message(self, to, head, size)
-        self._require_open()
+        self._check_send(to, head, size)
         peer = self._peers.get(to)
         if peer is None:
             self._events.append(MessageSent(ticket))
@@ -380,8 +371,7 @@ class UdpMesh:
         """See `Mesh.receive`. Doesn't ask for a place."""
         self._require_open()
         self._run_once(connecting=False)
-        events, self._events = self._events, []
-        return events
+        return self._take_events()
 
     def _run_once(self, connecting: bool) -> None:
         now_ns, moved = time.monotonic_ns(), False
@@ -459,17 +449,13 @@ class UdpMesh:
             self._lose(peer, "it sent what is no message")
             return
         begin = 1 + message[0]
-        self._counted["rx_messages"] += 1
-        self._counted["rx_bytes"] += len(message) - begin
-        self._events.append(MessageReceived(peer.member, message[1:begin], memoryview(message)[begin:]))
+        self._note_received(peer.member, message[1:begin], memoryview(message)[begin:])
 
     def _acknowledged(self, flow: _Flow) -> None:
         marks, arrived = flow.marks, flow.sender.acknowledged
         while marks and marks[0][0] <= arrived:
             _, ticket, size = marks.popleft()
-            self._counted["tx_messages"] += 1
-            self._counted["tx_bytes"] += size
-            self._events.append(MessageSent(ticket))
+            self._note_sent(ticket, size)
 
     def _receive_control(self, peer: _Peer | None, frame: bytes, now_ns: int) -> None:
         """Handle a heartbeat or a leave message; count what is not of our protocol."""
@@ -512,8 +498,7 @@ class UdpMesh:
             for name in self._past:
                 self._past[name] += flow.sender.counters[name]
             self._events += [MessageSent(ticket) for _, ticket, _ in flow.marks]
-        self._counted["lost"] += 1
-        self._events.append(MemberLost(peer.member, reason))
+        self._note_lost(peer.member, reason)
 
     # Waiting and closing
 
@@ -565,10 +550,6 @@ class UdpMesh:
 
     def _flows(self) -> Iterator[_Flow]:
         return (flow for peer in self._peers.values() for flow in peer.flows)
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise LinkClosed(f"the udp mesh of member {self.member}, job {self._hello.job}, is closed")
 
 
 def _close_all(links: Iterable[UdpLink]) -> None:

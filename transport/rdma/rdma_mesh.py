@@ -23,18 +23,16 @@ from switchagg.errors import JobError
 from switchagg.priority import tos_of
 from transport.links.addresses import resolve_host
 from transport.links.framing import ROCE_PORT
-from transport.links.link import Address, LinkClosed
+from transport.links.link import Address
 from transport.meshes.hello import Hello, Meeting
 from transport.meshes.mesh import (
     HEAD_BYTES_MAX,
     Buffer,
     Event,
-    MemberLost,
-    MessageReceived,
     MessageSent,
     Place,
-    check_message,
 )
+from transport.meshes.mesh_base import MeshBase
 from transport.meshes.mesh_opening import BoundPlace
 from transport.meshes.tcp_gathering import TcpGathering, TcpOptions, exchange, listen
 from transport.rdma.provider import default_provider, open_context
@@ -96,6 +94,10 @@ class _Message:
         self.region: MemoryRegion | None = None
         self.posted_bytes = -1  # bytes of data posted; -1: not even the head
 
+    def close(self) -> None:
+        if self.region is not None:
+            self.region.close()
+
 
 class _Peer:
     """A queue pair to a member, for all messages or one class, its ring, and what is in flight. tos: of its packets.
@@ -127,7 +129,7 @@ class _Peer:
         self.filled = 0
 
 
-class RdmaMesh:
+class RdmaMesh(MeshBase):
     """The end of an RDMA mesh at one member, opened by `connect`.
 
     Besides what every mesh counts: `sends`, `receives` (pieces), `returns` (of credits), `no_credit` (how often a
@@ -146,35 +148,20 @@ class RdmaMesh:
         classes: tuple[int, ...] = (),
     ) -> None:
         """Private: see `connect`."""
-        self.member, self.members, self.classes = hello.member, hello.members, classes
-        self.details: dict[str, Any] = {}
-        self._job = hello.job
-        names = (
-            "tx_messages",
-            "tx_bytes",
-            "rx_messages",
-            "rx_bytes",
-            "sends",
-            "receives",
-            "returns",
-            "no_credit",
-            "lost",
-            "drop_unknown_sender",
-        )
-        self.counters: dict[str, int] = dict.fromkeys(names, 0)
+        super().__init__(hello, classes, ("sends", "receives", "returns", "no_credit", "drop_unknown_sender"))
+        self.counters = self._counted
         self._options = options
-        self._events: list[Event] = []
         self._completions: list[WorkCompletion] = []
         self._peers: dict[int, list[_Peer]] = {}  # of each member, by flow
         self._by_number: dict[int, _Peer] = {}
-        self._woken = self._closed = False
+        self._woken = False
         self._poll = select.epoll()
         self._context = _open(options.provider, host)
         try:
             self._domain = self._context.alloc_pd()
             depth = SLOTS + RETURNS_MAX
-            self._queue = self._context.create_cq(max(1, 2 * depth * len(members) * len(classes or (None,))))
-            flows = len(classes or (None,))
+            flows = self._flow_count
+            self._queue = self._context.create_cq(max(1, 2 * depth * len(members) * flows))
             self._out = np.empty((flows * OUT_SLOTS, SLOT_BYTES), np.uint8)
             self._out_region = self._context.reg_mr(self._domain, self._out, AccessFlags.LOCAL_WRITE)
             self._free = [list(range(flow * OUT_SLOTS, (flow + 1) * OUT_SLOTS)) for flow in range(flows)]
@@ -242,17 +229,19 @@ class RdmaMesh:
             mtu = options.path_mtu or path_mtu_of(connection)
             pairs[member] = [MeshQueuePair(peer.pair.end, mtu, SLOTS, SLOT_BYTES) for peer in self._peers[member]]
         outgoing = {member: b"".join(end.pack() for end in ends) for member, ends in pairs.items()}
-        incoming = exchange(connections, outgoing, until, self._job)
+        incoming = exchange(connections, outgoing, until, self._hello.job)
         for member, flows in self._peers.items():
             size = len(incoming[member]) // len(flows)
             for place, peer in enumerate(flows):
                 end = MeshQueuePair.unpack(incoming[member][place * size : (place + 1) * size])
                 if (end.slots, end.slot_bytes) != (SLOTS, SLOT_BYTES):
-                    raise JobError(f"job {self._job}: member {member} has other slots than this one: another version?")
+                    raise JobError(
+                        f"job {self._hello.job}: member {member} has other slots than this one: another version?"
+                    )
                 mtu = min(end.mtu, pairs[member][place].mtu)
                 peer.pair.connect(end.end, QPAttributes(path_mtu=mtu, dscp=peer.tos >> 2, timeout=options.timeout))
                 peer.pair.post_recv([self._receive_at(peer, slot) for slot in range(SLOTS + RETURNS_MAX)])
-        exchange(connections, dict.fromkeys(connections, b"ready"), until, self._job)  # all can receive now
+        exchange(connections, dict.fromkeys(connections, b"ready"), until, self._hello.job)  # all can receive now
         for connection in connections.values():
             self._poll.register(connection, select.EPOLLIN | select.EPOLLRDHUP)
 
@@ -273,8 +262,7 @@ class RdmaMesh:
 
     def send(self, to: int, head: bytes, data: Buffer, ticket: int, flow: int = -1) -> None:
         """See `Mesh.send`."""
-        check_message(self, to, head, len(data))
-        self._require_open()
+        self._check_send(to, head, len(data))
         flows = self._peers.get(to)
         if flows is None:
             self._events.append(MessageSent(ticket))
@@ -333,15 +321,8 @@ class RdmaMesh:
         if slot >= 0:
             peer.free.append(slot)
         if ends:
-            self.counters["tx_messages"] += 1
-            self.counters["tx_bytes"] += len(message.data)
-            self._finish(message)
-
-    def _finish(self, message: _Message) -> None:
-        """Return the memory of a message to the caller."""
-        if message.region is not None:
-            message.region.close()
-        self._events.append(MessageSent(message.ticket))
+            message.close()
+            self._note_sent(message.ticket, len(message.data))
 
     # Receiving
 
@@ -356,15 +337,14 @@ class RdmaMesh:
             peer = self._by_number.get(completion.qp_num)
             if peer is not None:
                 self._completed(peer, completion, place)
-        for flow in range(len(self.classes or (None,))):  # the most urgent flow first
+        for flow in range(self._flow_count):  # the most urgent flow first
             for flows in list(self._peers.values()):
                 if flows[flow].outbox:
                     self._pump(flows[flow])
         if len(completions) < POLL:
             for peer, reason in ending:
                 self._lose(peer, reason)
-        events, self._events = self._events, []
-        return events
+        return self._take_events()
 
     def _completed(self, peer: _Peer, completion: WorkCompletion, place: Place | None) -> None:
         if completion.status is not WCStatus.SUCCESS:
@@ -412,9 +392,7 @@ class RdmaMesh:
         peer.data[peer.filled : peer.filled + len(piece)] = piece
         peer.filled += len(piece)
         if peer.filled == len(peer.data):
-            self.counters["rx_messages"] += 1
-            self.counters["rx_bytes"] += peer.filled
-            self._events.append(MessageReceived(peer.member, peer.head, peer.data))
+            self._note_received(peer.member, peer.head, peer.data)
             peer.data = None
         return ""
 
@@ -438,13 +416,14 @@ class RdmaMesh:
                 if slot >= 0:
                     flow.free.append(slot)
                 if ends:
-                    self._finish(message)
+                    message.close()
+                    self._events.append(MessageSent(message.ticket))
             for message in flow.outbox:
-                self._finish(message)
+                message.close()
+                self._events.append(MessageSent(message.ticket))
         self._poll.unregister(peer.connection)
         peer.connection.close()
-        self.counters["lost"] += 1
-        self._events.append(MemberLost(peer.member, reason))
+        self._note_lost(peer.member, reason)
 
     # Waiting and closing
 
@@ -502,10 +481,6 @@ class RdmaMesh:
             peer.connection.close()
         self._peers.clear()
         self._by_number.clear()
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise LinkClosed(f"the rdma mesh of member {self.member}, job {self._job}, is closed")
 
 
 def _open(provider: str, host: str) -> Any:

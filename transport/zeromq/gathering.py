@@ -9,14 +9,15 @@ nobody and are counted.
 import contextlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import zmq
 
 from switchagg.errors import DecodeError, JobError
 from transport.links.link import Address
-from transport.meshes.hello import TELL_S, Hello, disagreement, unpack
+from transport.meshes.gathering import LEFT_S, Gathering, address_text
+from transport.meshes.hello import Hello, disagreement, unpack
 from transport.meshes.mesh_handshake import (
     NONCE_BYTES,
     HandshakeKind,
@@ -26,9 +27,8 @@ from transport.meshes.mesh_handshake import (
     nonce_of,
     pack_opening,
     trouble_of,
-    unknown_senders_text,
 )
-from transport.zeromq.zmq_sockets import Sockets, ZmqConnection, text
+from transport.zeromq.zmq_sockets import Sockets, ZmqConnection
 
 CONTROL = b"switchagg mesh 2"
 """First of the three frames of the meshes' own messages; a member's message has two."""
@@ -39,9 +39,6 @@ FLOW = b"flow"
 """First on a further connection of a member that has begun: sealed, and its place among those of this member."""
 DISAGREE = b"disagree"
 """Some two members don't fit; to all others, who would wait for one that won't come."""
-
-LEFT_S = 1.0
-"""A member that came and left again for so long has found something wrong."""
 
 OPENINGS_MAX = 256
 """Identities that have opened a handshake and are remembered, to be counted."""
@@ -57,7 +54,7 @@ def parse_control(frames: Sequence[zmq.Frame]) -> tuple[bytes, bytes] | None:
     return frames[1].bytes, frames[2].bytes
 
 
-class ZmqGathering:
+class ZmqGathering(Gathering):
     """Connects one member to all others; made, run, and kept for those that come later.
 
     early: messages of members that were done before us, with their sender and its identity. flows: their further
@@ -74,6 +71,7 @@ class ZmqGathering:
         tos: int | None = None,
     ) -> None:
         """key: of the handshakes. tos: of the connections, as of `Sockets.connect`."""
+        super().__init__(local_hello, addresses, timeout_s)
         self.listener = Listener(key, secrets.token_bytes(32))
         self.dialed: dict[int, PeerSession] = {}
         self._dropped = 0
@@ -81,20 +79,13 @@ class ZmqGathering:
         self._nonces: dict[int, bytes] = {}
         self._sessions: dict[int, PeerSession] = {}  # sessions of the members' connections to us
         self._flows_opened: set[tuple[int, bytes]] = set()
-        self._trouble: dict[int, str] = {}
-        self._local_hello, self._addresses, self._sockets = local_hello, addresses, sockets
-        self._timeout_s = timeout_s
-        self._until = time.monotonic() + timeout_s
-        peers = [member for member in range(local_hello.members) if member != local_hello.member]
+        self._sockets = sockets
+        peers = sorted(self.others)
         self._connections = {member: sockets.connect(addresses[member], tos=tos) for member in peers}
         self._member_of = {connection: member for member, connection in self._connections.items()}
         self._hello_due = set(peers)  # members that no opening was sent to
         self._answered: set[int] = set()
         self._identities: dict[int, bytes] = {}
-        self._left: dict[int, float] = {}
-        self._reasons: dict[int, str] = {}
-        self._refusal = self._to_others = ""  # why this job can't begin
-        self._informed: set[int] = set()  # members that know of it
         self.early: list[tuple[int, bytes, list[zmq.Frame]]] = []
         self.flows: dict[bytes, int] = {}
 
@@ -117,16 +108,17 @@ class ZmqGathering:
                 if connection in self._member_of:
                     self._check(connection)
             self._receive_hellos()
-            if self._refusal:
-                if time.monotonic() >= self._until or self._informed >= self._connections.keys():
-                    raise self._error(self._refusal)
+            if self.refusal:
+                if self.is_refused:
+                    raise self.error(self.refusal)
             elif self._answered >= self._identities.keys() >= self._connections.keys():
                 return {
                     member: (connection, self._identities[member]) for member, connection in self._connections.items()
                 }
             else:
-                self._check_timeouts()
-            pause_s = self._until - time.monotonic()
+                present = self._answered & self._identities.keys()
+                self.check_time(sorted(self.others - present), self.unknown_senders)
+            pause_s = self.until - time.monotonic()
             if self._left:
                 pause_s = min(pause_s, LEFT_S / 4)
             connections = self._sockets.poll(max(0.0, pause_s))[1]
@@ -166,15 +158,14 @@ class ZmqGathering:
             if word == HELLO and kind_of(message) is HandshakeKind.CHALLENGE:
                 session = PeerSession.challenged(self.listener.key, self._nonces[member], message)
                 self.dialed[member] = session
-                self._send(member, session.seal(HandshakeKind.PROOF, replace(self._local_hello, to=member).pack()))
+                self._send(member, session.seal(HandshakeKind.PROOF, replace(self._hello, to=member).pack()))
             elif word == HELLO and member in self.dialed:
                 self._greeted(member, unpack(self.dialed[member].open(HandshakeKind.ANSWER, message))[0])
             elif word in (REFUSED, DISAGREE) and member in self.dialed:
                 words = self.dialed[member].open(HandshakeKind.REFUSAL, message).decode(errors="replace")
                 if word == REFUSED:
-                    raise self._error(f"member {member} at {text(self._addresses[member])}: {words}")
-                self._informed.add(member)
-                self._refuse(words, words)
+                    raise self.error(f"member {member} at {address_text(self._addresses[member])}: {words}")
+                self.refuse(words, words, member)
             else:
                 raise DecodeError("no_hello", "no message of the mesh")
         except DecodeError as error:
@@ -182,29 +173,19 @@ class ZmqGathering:
             self._trouble[member] = trouble_of(error)
 
     def _greeted(self, member: int, hello: Hello) -> None:
-        if fault := disagreement(self._local_hello, hello, text(self._addresses[member]), member):
-            self._disagree(fault, member)
+        if fault := disagreement(self._hello, hello, address_text(self._addresses[member]), member):
+            self.disagree(fault, member)
         else:
             self._answered.add(member)
 
-    def _disagree(self, fault: str, member: int) -> None:
-        """It has our hello, so it knows."""
-        self._informed.add(member)
-        self._refuse(fault, f"member {self._local_hello.member} reports: {fault}")
-
-    def _refuse(self, words: str, to_others: str) -> None:
-        """The job can't begin: inform all members that are connected, and for a while those that connect."""
-        if not self._refusal:
-            self._refusal, self._to_others = words, to_others
-            self._until = min(self._until, time.monotonic() + TELL_S)
-            for member in self._identities:
-                self._inform(member)
+    def _reached(self) -> Iterable[int]:
+        return self._identities
 
     def _inform(self, member: int) -> None:
         frames = [self._identities[member], CONTROL, DISAGREE, self._sessions[member].refusal(self._to_others)]
         with contextlib.suppress(zmq.ZMQError):  # it has left
             self._sockets.router.send_multipart(frames, zmq.NOBLOCK)
-            self._informed.add(member)
+            self.informed.add(member)
 
     def _receive_hellos(self) -> None:
         """Handle hellos; keep messages of members that finished before us."""
@@ -273,53 +254,30 @@ class ZmqGathering:
 
     def _receive_hello(self, identity: bytes, session: PeerSession, hello: Hello, place: str) -> None:
         with contextlib.suppress(zmq.ZMQError):
-            frames = [identity, CONTROL, HELLO, session.seal(HandshakeKind.ANSWER, self._local_hello.pack())]
+            frames = [identity, CONTROL, HELLO, session.seal(HandshakeKind.ANSWER, self._hello.pack())]
             self._sockets.router.send_multipart(frames, zmq.NOBLOCK)
-        fault = disagreement(self._local_hello, hello, place)
+        fault = disagreement(self._hello, hello, place)
         # A member that connects again has a new identity, and its old connection is closed.
         known = self._identities.get(hello.member, identity)
         if not fault and known != identity and self._is_open(known, self._sessions[hello.member]):
             fault = f"two say they are member {hello.member}; one is at {place}"
         if fault:
-            self._disagree(fault, hello.member)
+            self.disagree(fault, hello.member)
             return
         self.early = [item for item in self.early if item[0] != hello.member]
         self._identities[hello.member], self._sessions[hello.member] = identity, session
-        if self._refusal:
+        if self.refusal:
             self._inform(hello.member)
 
     def _is_open(self, identity: bytes, session: PeerSession) -> bool:
         """Whether its connection is still open: a ROUTER refuses to send to a closed one."""
         try:
-            frames = [identity, CONTROL, HELLO, session.seal(HandshakeKind.ANSWER, self._local_hello.pack())]
+            frames = [identity, CONTROL, HELLO, session.seal(HandshakeKind.ANSWER, self._hello.pack())]
             self._sockets.router.send_multipart(frames, zmq.NOBLOCK)
         except zmq.ZMQError:
             return False
         return True
 
-    def _check_timeouts(self) -> None:
-        now = time.monotonic()
-        missing = [
-            member for member in self._connections if member not in self._answered or member not in self._identities
-        ]
-        if now >= self._until:
-            within = f" within {self._timeout_s:g} s{unknown_senders_text(self.unknown_senders)}"
-            raise self._error(self._missing_text(missing) + within)
-        for member, since in self._left.items():
-            if now - since >= LEFT_S:
-                why = f": {self._reasons[member]}" if self._reasons.get(member) else ""
-                lacking = f"{self._missing_text(missing)}, and " if missing else ""
-                raise self._error(f"{lacking}member {member} came and left again{why}")
-
-    def _missing_text(self, missing: list[int]) -> str:
-        reasons = []
-        for member in missing:
-            connection = self._connections[member]
-            trouble = connection.trouble or self._trouble.get(member, "")
-            trouble = trouble or ("" if member in self._identities else "it does not reach this member")
-            reasons.append(f"member {member} at {text(connection.address)}" + (f" ({trouble})" if trouble else ""))
-        return f"no connection with {', '.join(reasons)}"
-
-    def _error(self, reason: str) -> JobError:
-        local_hello = self._local_hello
-        return JobError(f"job {local_hello.job}, member {local_hello.member} of {local_hello.members}: {reason}")
+    def _trouble_of(self, member: int) -> str:
+        trouble = self._connections[member].trouble or super()._trouble_of(member)
+        return trouble or ("" if member in self._identities else "it does not reach this member")

@@ -24,7 +24,7 @@ import zmq
 
 from switchagg.errors import DecodeError
 from switchagg.priority import tos_of
-from transport.links.link import Address, LinkClosed
+from transport.links.link import Address
 from transport.meshes.hello import Hello, Meeting
 from transport.meshes.mesh import (
     HEAD_BYTES_MAX,
@@ -34,8 +34,8 @@ from transport.meshes.mesh import (
     MessageReceived,
     MessageSent,
     Place,
-    check_message,
 )
+from transport.meshes.mesh_base import MeshBase
 from transport.meshes.mesh_handshake import HandshakeKind
 from transport.meshes.mesh_opening import BoundPlace
 from transport.zeromq.gathering import (
@@ -100,7 +100,7 @@ class _Peer:
         return self.flows[-1].connection
 
 
-class ZeroMqMesh:
+class ZeroMqMesh(MeshBase):
     """A member's end. `connect` makes it; see `transport.meshes.mesh.Mesh` for everything that is not described
     here."""
 
@@ -116,13 +116,12 @@ class ZeroMqMesh:
         marks: Sequence[int] = (),
     ) -> None:
         """Private: see `connect`. marks: a TOS byte for each class."""
-        self.member, self.members, self.classes = local_hello.member, local_hello.members, classes
-        self._local_hello, self._marks, self._gathering = local_hello, marks, gathering
-        self.details: dict[str, Any] = {}
+        super().__init__(local_hello, classes, ("drop_malformed",))
+        self._marks, self._gathering = marks, gathering
         self.message_bytes_max = sockets.options.message_bytes_max
         self._sockets = sockets
         self._peers = {
-            member: _Peer(member, self._flows_to(member, connection), identity, {identity}, len(classes or (None,)))
+            member: _Peer(member, self._flows_to(member, connection), identity, {identity}, self._flow_count)
             for member, (connection, identity) in peers.items()
         }
         self._by_identity = {peer.identity: peer for peer in self._peers.values()}
@@ -132,13 +131,11 @@ class ZeroMqMesh:
         self._early = deque((self._peers[member], identity, frames) for member, identity, frames in gathering.early)
         gathering.early = []
         self._dirty: dict[tuple[int, int], _Flow] = {}  # by flow and member
-        self._closed = False
         self._changed: dict[ZmqConnection, None] = dict.fromkeys(self._by_connection)
         self._check_ns = 0
         self._returned: deque[int] = deque()  # tickets; any thread of pyzmq appends
         self._watched: dict[int, weakref.ref[memoryview]] = {}
         self._below: dict[int, tuple[_Flow, list[int], int]] = {}
-        self._counts = dict.fromkeys(("tx_messages", "tx_bytes", "rx_messages", "rx_bytes", "drop_malformed"), 0)
 
     @classmethod
     def connect(
@@ -196,15 +193,13 @@ class ZeroMqMesh:
     def counters(self) -> dict[str, int]:
         """tx_…, rx_… of data handed to and come from libzmq; drop_…: messages of unknown peers, and invalid ones."""
         unknown_senders, refused = self._gathering.unknown_senders, self._sockets.refusals.count
-        return {**self._counts, "drop_unknown_sender": unknown_senders, "refused": refused}
+        return {**self._counted, "drop_unknown_sender": unknown_senders, "refused": refused}
 
     # Sending
 
     def send(self, to: int, head: bytes, data: Buffer, ticket: int, flow: int = -1) -> None:
         """See `Mesh.send`."""
-        self._require_open()
-        size = len(data)
-        check_message(self, to, head, size)
+        self._check_send(to, head, len(data))
         peer = self._peers.get(to)
         if peer is None:
             self._returned.append(ticket)
@@ -246,8 +241,8 @@ class ZeroMqMesh:
                 peer.batch_bytes += cost
             else:
                 self._send_watched(peer, data, ticket)
-            self._counts["tx_messages"] += 1
-            self._counts["tx_bytes"] += size
+            self._counted["tx_messages"] += 1
+            self._counted["tx_bytes"] += size
         return True
 
     def _send_watched(self, peer: _Flow, data: Buffer, ticket: int) -> None:
@@ -327,12 +322,12 @@ class ZeroMqMesh:
                 if not peer.expected:
                     self._lose(peer, "it closed its end", events)
             else:
-                self._counts["drop_malformed"] += 1
+                self._counted["drop_malformed"] += 1
             return 0
         head, data = frames
         size = len(data)
-        self._counts["rx_messages"] += 1
-        self._counts["rx_bytes"] += size
+        self._counted["rx_messages"] += 1
+        self._counted["rx_bytes"] += size
         if peer.fading_ns is not None:
             peer.fading_ns = time.monotonic_ns() + round(FADING_S * 1e9)
         events.append(MessageReceived(peer.member, head.bytes, data.buffer if size >= ZERO_COPY_BYTES else data.bytes))
@@ -382,6 +377,7 @@ class ZeroMqMesh:
             del self._by_identity[name]
         self._early = deque(item for item in self._early if item[0] is not peer)
         self._send_control(peer.identity, LOST, reason.encode()[:1000])
+        self._counted["lost"] += 1
         events.append(
             MemberLost(peer.member, f"{reason} (ZeroMQ, {peer.connection.address[0]}:{peer.connection.address[1]})")
         )
@@ -444,10 +440,6 @@ class ZeroMqMesh:
         self._closed = True
         self._sockets.close(max(0.0, end - time.monotonic()))
         self._watched.clear()
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise LinkClosed(f"the mesh of member {self.member} is closed")
 
 
 def open_mesh(
