@@ -20,7 +20,7 @@ from transport.group.ps_group import PsOptions, open_ps_server
 from transport.links.link import Address
 from transport.meshes import mesh_handshake
 from transport.meshes.mesh_opening import connect_mesh
-from transport.zeromq.gathering import CONTROL, HELLO
+from transport.zeromq.zmq_gathering import CONTROL, HELLO
 
 WAYS = {
     "tcp": ("ring", "tcp"),

@@ -19,7 +19,7 @@ from transport.links.link import Address
 from transport.meshes.hello import Hello
 from transport.meshes.mesh import Event, MemberLost, MessageReceived, MessageSent
 from transport.meshes.mesh_handshake import HandshakeKind, PeerSession, handshake_key, pack_opening
-from transport.zeromq.gathering import BYE, CONTROL, FLOW, HELLO, LOST
+from transport.zeromq.zmq_gathering import BYE, CONTROL, FLOW, HELLO, LOST
 from transport.zeromq.zmq_link import ZeroMqLink
 from transport.zeromq.zmq_mesh import COPIED_BYTES, ZERO_COPY_BYTES, ZeroMqMesh
 from transport.zeromq.zmq_sockets import ZeroMqOptions

@@ -36,7 +36,7 @@ class Gathering:
         self._reasons: dict[int, str] = {}  # why they did, where they said it
 
     @property
-    def others(self) -> set[int]:
+    def other_members(self) -> set[int]:
         """All members but this one."""
         return set(range(self._hello.members)) - {self._hello.member}
 
@@ -59,7 +59,7 @@ class Gathering:
     @property
     def is_refused(self) -> bool:
         """Whether the job can't begin, and all others know, or have had the time to learn it."""
-        return bool(self.refusal) and (time.monotonic() >= self.until or self.informed >= self.others)
+        return bool(self.refusal) and (time.monotonic() >= self.until or self.informed >= self.other_members)
 
     def check_time(self, missing: Collection[int], unknown_senders: int) -> None:
         """Raise JobError once it is too late for the members that are missing, or one has left for long."""

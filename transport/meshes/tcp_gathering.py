@@ -219,7 +219,7 @@ class TcpGathering(Gathering):
         if self.is_refused:
             raise JobError(f"job {self._hello.job}: {self.refusal}")
         if not self.refusal:
-            self.check_time(sorted(self.others - self._connected.keys()), self.unknown_senders)
+            self.check_time(sorted(self.other_members - self._connected.keys()), self.unknown_senders)
 
     # Connecting
 

@@ -38,7 +38,8 @@ from transport.meshes.mesh import (
 from transport.meshes.mesh_base import MeshBase
 from transport.meshes.mesh_handshake import HandshakeKind
 from transport.meshes.mesh_opening import BoundPlace
-from transport.zeromq.gathering import (
+from transport.zeromq.keys import Keys, as_keys
+from transport.zeromq.zmq_gathering import (
     BYE,
     CONTROL,
     FLOW,
@@ -48,7 +49,6 @@ from transport.zeromq.gathering import (
     ZmqGathering,
     parse_control,
 )
-from transport.zeromq.keys import Keys, as_keys
 from transport.zeromq.zmq_sockets import Sockets, ZeroMqOptions, ZmqConnection
 
 ZERO_COPY_BYTES = 1 << 16

@@ -80,7 +80,7 @@ class ZmqGathering(Gathering):
         self._sessions: dict[int, PeerSession] = {}  # sessions of the members' connections to us
         self._flows_opened: set[tuple[int, bytes]] = set()
         self._sockets = sockets
-        peers = sorted(self.others)
+        peers = sorted(self.other_members)
         self._connections = {member: sockets.connect(addresses[member], tos=tos) for member in peers}
         self._member_of = {connection: member for member, connection in self._connections.items()}
         self._hello_due = set(peers)  # members that no opening was sent to
@@ -117,7 +117,7 @@ class ZmqGathering(Gathering):
                 }
             else:
                 present = self._answered & self._identities.keys()
-                self.check_time(sorted(self.others - present), self.unknown_senders)
+                self.check_time(sorted(self.other_members - present), self.unknown_senders)
             pause_s = self.until - time.monotonic()
             if self._left:
                 pause_s = min(pause_s, LEFT_S / 4)
