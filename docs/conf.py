@@ -28,12 +28,12 @@ ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\(([^)\s:#]+)")
 # No program calls the members of a compiler's passes, commands or benchmarks: the reference has what their modules say.
 MODULES_ALONE = re.compile(
-    r"p4vm\.(c_code|check|front|ir|lower|native|python)\b|emulation\.(experiments\.bench|cli|report)\b"
+    r"p4vm\.(c_code|cli|check|front|ir|lower|native|python)\b|emulation\.(experiments\.bench|cli|report)\b"
 )
 DECISIONS = "docs/decisions/README.md"
 PACKAGE_FOLDERS = ("switchagg", "p4/p4vm", "transport", "emulation")
 CAPTIONS = {
-    "Guides": r"docs/(?!scenario\.md)[^/]+\.md|switchagg/programs/README\.md|emulation/experiments/bench/README\.md",
+    "Guides": r"docs/(?!scenario\.md)[^/]+\.md|(switchagg/programs|p4|emulation/experiments/bench)/README\.md",
     "Labs": r"examples/labs/.*\.md",
     "Reference": r"api/(commands|index)\.md|docs/scenario\.md|.*/PROTOCOL\.md|.*_schema\.md|tests/vectors/README\.md",
     "Project": r"ARCHITECTURE\.md|docs/decisions/README\.md|CONTRIBUTING\.md|CHANGELOG\.md",

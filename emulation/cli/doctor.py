@@ -32,7 +32,7 @@ from rich.text import Text
 
 from emulation.testbed import patience
 from emulation.testbed.mininet import netns
-from p4vm.planes import p4
+from switchagg.dataplane.p4 import p4_plane
 from switchagg.errors import SwitchaggError
 from switchagg.native import bpf, library
 from switchagg.native.headers import SA_ABI
@@ -453,7 +453,7 @@ def _rdma() -> MachineCheck:
 def _p4_engine() -> MachineCheck:
     """A C compiler makes it fast; without one it runs on Python."""
     needed_for = "switchagg p4, the data plane p4"
-    if reason := p4.missing():
+    if reason := p4_plane.missing():
         return MachineCheck("P4 engine", False, reason, "pip install 'switchagg[p4]', or make setup", needed_for)
     back_end = "C" if any(map(_find, ("cc", "gcc", "clang"))) else "Python (slow: no C compiler)"
     return MachineCheck(

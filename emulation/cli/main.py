@@ -28,7 +28,7 @@ from emulation.cli.bench_commands import app as bench
 from emulation.cli.curve_keys import keys as make_keys
 from emulation.cli.link_help import LinkCommand
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, outcomes, renamed_option, stop
-from emulation.cli.p4_commands import app as p4
+from emulation.cli.p4_commands import add_p4
 from emulation.cli.runs.goal import goal
 from emulation.cli.runs.profile import profile
 from emulation.cli.runs.reproduce_command import reproduce
@@ -53,7 +53,7 @@ app = typer.Typer(
 
 
 app.add_typer(bench)
-app.add_typer(p4)
+add_p4(app)
 app.add_typer(study)
 app.command("keys")(make_keys)
 app.command(cls=LinkCommand)(server)

@@ -18,8 +18,8 @@ EXIT_INTERRUPTED = 130
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CLEANING_S = 30
 
-SWITCHAGG_PACKAGES = ("emulation", "transport", "switchagg", "p4vm")
-EXTRAS = {"lark": "p4", "pcpp": "p4", "grpc": "p4runtime", "google": "p4runtime", "p4": "p4runtime"}
+SWITCHAGG_PACKAGES = ("emulation", "transport", "switchagg")
+EXTRAS = {"p4vm": "p4", "lark": "p4", "pcpp": "p4", "grpc": "p4runtime", "google": "p4runtime", "p4": "p4runtime"}
 """Package -> extra that brings it; all others are of emulation."""
 
 

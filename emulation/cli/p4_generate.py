@@ -13,8 +13,8 @@ from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
 from switchagg.option_syntax import choices
 
 if TYPE_CHECKING:
-    from p4vm.planes.plane_traffic import Shape, TrafficFaults
     from switchagg.aggregator import Aggregator
+    from switchagg.dataplane.p4.plane_traffic import Shape, TrafficFaults
 
 FORMATS = ("stf", "vector")
 
@@ -53,8 +53,8 @@ def generate(
     if form not in FORMATS:
         stop(f"--format {form}: unknown{choices(form, FORMATS)}", EXIT_USAGE)
     with outcomes():
-        from p4vm.planes.plane_traffic import Shape, traffic
-        from p4vm.planes.traffic_files import stf, vector
+        from switchagg.dataplane.p4.plane_traffic import Shape, traffic
+        from switchagg.dataplane.p4.traffic_files import stf, vector
 
         try:
             shape = Shape(seed, packets, workers, elements, window, jobs, streams)
@@ -79,7 +79,7 @@ def title_of(shape: Shape, faults: TrafficFaults, rule: Path | None) -> str:
 
 def faults_of(texts: list[str] | None) -> TrafficFaults:
     """Raises ValueError."""
-    from p4vm.planes.plane_traffic import USUAL, TrafficFaults
+    from switchagg.dataplane.p4.plane_traffic import USUAL, TrafficFaults
 
     if not texts:
         return USUAL

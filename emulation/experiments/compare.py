@@ -19,7 +19,7 @@ from emulation.scenario.scenario import Scenario, ScenarioError
 from emulation.scenario.scenario_checks import paced_fault
 from emulation.scenario.topologies.topology import SINGLE
 from emulation.testbed.host import host_facts
-from p4vm.planes.plane_program import PROGRAM_VARIABLE
+from switchagg.dataplane.p4.plane_program import PROGRAM_VARIABLE
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.dataplane.self_test import Choice, fastest, fault
 from transport.group.method_name import MethodName

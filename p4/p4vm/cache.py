@@ -25,8 +25,8 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def default_folder() -> Path:
-    """$XDG_CACHE_HOME/switchagg/p4, or the same in ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "switchagg" / "p4"
+    """$XDG_CACHE_HOME/p4vm, or the same in ~/.cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "p4vm"
 
 
 def digest(*parts: bytes | str) -> str:
@@ -50,7 +50,7 @@ def default_cache() -> Cache:
 
 @functools.lru_cache(maxsize=1)
 def _own_folder() -> Path:
-    folder = tempfile.mkdtemp(prefix="switchagg-")
+    folder = tempfile.mkdtemp(prefix="p4vm-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 

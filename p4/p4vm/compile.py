@@ -53,14 +53,10 @@ def checked_program(
     path: str | Path, includes: Sequence[str | Path], defines: Mapping[str, str] | None
 ) -> tuple[Checked, tuple[str, ...]]:
     """The tree of a program of any architecture, and all files that it was read from. Raises P4Error."""
-    try:
-        from p4vm.check.check_program import check
-        from p4vm.front.parse_program import parse
-        from p4vm.front.preprocess import preprocess
-    except ModuleNotFoundError as error:
-        if error.name not in ("lark", "pcpp"):
-            raise
-        raise P4Error(f"P4 programs need {error.name}: pip install 'switchagg[p4]'") from None
+    from p4vm.check.check_program import check
+    from p4vm.front.parse_program import parse
+    from p4vm.front.preprocess import preprocess
+
     with engine_faults(lambda _: Position(str(path), 0, 0)):
         preprocessed = preprocess(path, [str(folder) for folder in includes], dict(defines or {}))
         return check(parse(preprocessed)), preprocessed.files
@@ -123,7 +119,7 @@ def compile_many(
 
     by = build.needed_compiler()
     sources = [c_of(program, str(at)) for at, program in enumerate(programs)]
-    with tempfile.TemporaryDirectory(prefix="switchagg-") as folder:
+    with tempfile.TemporaryDirectory(prefix="p4vm-") as folder:
         cache_folder = default_cache() if cache is None else Cache(Path(cache))
         library = Path(folder, "programs.so")
         texts, files = [text for text, _ in sources], [program.file for program in programs]

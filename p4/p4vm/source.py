@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from switchagg.errors import SwitchaggError
+
+class P4vmError(Exception):
+    """Any error that the engine raises on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Position:
 NOWHERE = Position("<built in>", 0, 0)
 
 
-class P4Error(SwitchaggError):
+class P4Error(P4vmError):
     """A program, test file or command is wrong, or asks for what the engine doesn't do. One line, with the place."""
 
     def __init__(self, message: str, position: Position = NOWHERE) -> None:
@@ -31,11 +33,11 @@ class P4Error(SwitchaggError):
         self.position = position
 
 
-class EngineFault(SwitchaggError):
+class EngineFault(P4vmError):
     """The engine fails at a program that it took: our fault, and no P4Error. One line, with the program's line."""
 
     def __init__(self, what: str, position: Position) -> None:
-        advice = "that is a fault of switchagg, not of the program; please report it with the program"
+        advice = "that is a fault of p4vm, not of the program; please report it with the program"
         super().__init__(f"{position}: the P4 engine fails here: {' '.join(what.split())[:300]}; {advice}")
         self.position = position
 
@@ -45,7 +47,7 @@ def engine_faults(place: Callable[[Exception], Position]) -> Iterator[None]:
     """Within it, an exception that nothing here is meant to raise becomes an EngineFault at its place."""
     try:
         yield
-    except (SwitchaggError, OSError, ImportError, MemoryError, RecursionError):
+    except (P4vmError, OSError, ImportError, MemoryError, RecursionError):
         raise
     except Exception as error:
         raise EngineFault(f"{type(error).__name__}: {error}", place(error)) from error

@@ -8,7 +8,9 @@ import pytest
 from test_p4runtime import RELAY
 
 import p4vm.p4runtime  # noqa: F401
-from emulation.cli.bmv2 import compiler, simple_switch, tools
+from p4vm.cli import bmv2_compiler as compiler
+from p4vm.cli import bmv2_switch as simple_switch
+from p4vm.cli import bmv2_tools as tools
 from p4vm.source import P4Error
 
 
@@ -24,7 +26,7 @@ def test_a_makefile_of_the_tutorials_finds_its_programs(tmp_path: Path, capsys: 
     theirs = f"-i 1@s1-eth1 --pcap pcaps --nanolog ipc:///x --device-id 2 {made} --log-console --thrift-port 9091"
     theirs += " -- --grpc-server-addr 0.0.0.0:50052 --cpu-port 510"
     assert " ".join(simple_switch.run_words("simple_switch_grpc", theirs.split())) == (
-        f"p4 run {tmp_path}/relay.p4 --control 127.0.0.1:9091 -D X=1 -i 1@s1-eth1 --pcap pcaps --log "
+        f"run {tmp_path}/relay.p4 --control 127.0.0.1:9091 -D X=1 -i 1@s1-eth1 --pcap pcaps --log "
         "--p4runtime 0.0.0.0:50052 --device-id 2 --cpu-port 510"
     )
     for given, wrong in (

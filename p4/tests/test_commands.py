@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from everything import packet, switch
 
-from p4vm.commands.line import COMMANDS, REFUSED, complete, shown
+from p4vm.commands.line import COMMANDS, REFUSED, complete, run_command, run_file, shown
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.source import P4Error
 
@@ -20,7 +20,7 @@ def talk(running: ControlledSwitch, *lines: str) -> str:
     printed = ""
     for line in lines:
         try:
-            printed = running.run_command(line)
+            printed = run_command(running, line)
         except P4Error as error:
             printed = shown(error)
     return printed
@@ -179,10 +179,10 @@ def test_says_what_is_wrong(running: ControlledSwitch, line: str) -> None:
 
 def test_every_command_has_help_and_none_is_also_refused() -> None:
     running = switch()
-    listed = running.run_command("help")
+    listed = run_command(running, "help")
     for name, command in COMMANDS.items():
         assert name in listed.split()
-        assert running.run_command(f"help {name}").startswith(command.usage)
+        assert run_command(running, f"help {name}").startswith(command.usage)
         assert command.usage.split()[0] == name
     assert not COMMANDS.keys() & REFUSED.keys()
 
@@ -212,15 +212,15 @@ def test_a_file_of_commands(running: ControlledSwitch, tmp_path: Path) -> None:
     good.write_text(
         "# entries\ntable_add routes forward 10.0.0.0/8 => 1 2\n\nregister_write seen 0 1\nregister_read seen 0\n"
     )
-    assert running.run_commands(good).splitlines()[-1] == "seen[0]= 1"
+    assert run_file(running, good).splitlines()[-1] == "seen[0]= 1"
     assert [port for port, _ in running.process(0, packet())] == [2]
     bad = tmp_path / "bad.txt"
     bad.write_text("register_write seen 1 7\n\ntable_add routes forward 10.0.0.0/8 => 1 2\nregister_write seen 2 7\n")
     with pytest.raises(P4Error, match=r"bad.txt:3:1: Invalid table operation \(DUPLICATE_ENTRY\)"):
-        running.run_commands(bad)
+        run_file(running, bad)
     assert running.register_read_all("seen")[:3] == [1, 7, 0]
     with pytest.raises(P4Error, match="can't be read: No such file"):
-        running.run_commands(tmp_path / "none.txt")
+        run_file(running, tmp_path / "none.txt")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(P4Error, match="no text"):
-        running.run_commands(tmp_path / "binary")
+        run_file(running, tmp_path / "binary")

@@ -7,6 +7,7 @@ from everything import packet, switch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from p4vm.commands.line import run_command
 from p4vm.control.control_values import Pair, fit, full_mask, parse_key, parse_number
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.engine import GroupRef, MemberRef, MeterRate, PacketReplica
@@ -567,7 +568,7 @@ def test_any_line_gives_text_or_an_error_of_one_line(line: str) -> None:
     for command in (line, f"table_add filter {line}", f"register_write seen {line}", f"mc_node_create {line}"):
         text = error = ""
         try:
-            text = FUZZED.run_command(command)
+            text = run_command(FUZZED, command)
         except P4Error as wrong:
             error = str(wrong)
         assert isinstance(text, str)

@@ -4,6 +4,7 @@ import pytest
 from everything import packet, switch
 
 from p4vm.algorithms import custom_crc
+from p4vm.commands.line import run_command
 from p4vm.engine import Crc
 from p4vm.source import P4Error
 
@@ -29,11 +30,11 @@ def test_a_selector_follows_the_custom_crc() -> None:
     for member in members:
         running.act_prof_add_member_to_group("hashed", member, group)
     running.table_indirect_add_with_group("balanced", [1], group)
-    running.run_command("set_crc16_parameters calc 0x1021 0xffff 0x0000 false 0")
+    run_command(running, "set_crc16_parameters calc 0x1021 0xffff 0x0000 false 0")
     packets = [packet(src=f"0a0000{host:02x}") for host in range(16)]
     crc = custom_crc(Crc(16, 0x1021, 0xFFFF, 0, False, False))
     wanted = [1 + crc(bytes([10, 0, 0, host])) % 8 for host in range(16)]
     assert [running.process(0, data, 0)[0][0] for data in packets] == wanted
     for wrong in ("set_crc16_parameters calc 0x11021 0 0 0 0", "set_crc32_parameters calc x 0 0 0 0"):
         with pytest.raises(P4Error):
-            running.run_command(wrong)
+            run_command(running, wrong)

@@ -41,7 +41,7 @@ control E(inout headers h, inout metadata m, inout standard_metadata_t s) { appl
 control D(packet_out b, in headers h) { apply { b.emit(h); } }
 V1Switch(P(), N(), I(), E(), N(), D()) main;
 """
-OURS = r"the P4 engine fails here: .*; that is a fault of switchagg, not of the program; please report it"
+OURS = r"the P4 engine fails here: .*; that is a fault of p4vm, not of the program; please report it"
 needs_compiler = pytest.mark.skipif(build.compiler() is None, reason="needs a C compiler")
 
 

@@ -1,9 +1,10 @@
-"""`switchagg p4` as users call it, and the socket over which a running switch takes commands."""
+"""`p4vm` as users call it, and the socket over which a running switch takes commands."""
 
 import contextlib
 import itertools
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -15,8 +16,8 @@ from typing import Any
 import pytest
 from everything import TEXT, packet, switch
 
-from emulation.cli.p4_commands import app
-from emulation.cli.p4_prompt import say
+from p4vm.cli.main import app
+from p4vm.cli.prompt import say
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.host import control
 from p4vm.host.control import PromptClient, PromptServer, connect, parse_address
@@ -30,7 +31,7 @@ PASSES = f"add routes hdr.ipv4.dst:0x0a000100/24 forward(dst:0x1, port:2)\npacke
 
 
 def p4(*words: str, given: str | None = None) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "emulation.cli.main", "p4", *words]
+    command = [sys.executable, "-m", "p4vm.cli.main", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, input=given, check=False)
 
 
@@ -45,7 +46,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def called(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command, in this process: it is quicker."""
     try:
-        code = app(list(words), prog_name="switchagg p4", standalone_mode=False)
+        code = app(list(words), prog_name="p4vm", standalone_mode=False)
     except SystemExit as end:
         code = end.code
     output = capsys.readouterr()
@@ -80,7 +81,7 @@ def test_check_names_the_fault(program: Path, capsys: pytest.CaptureFixture[str]
     line = 1 + TEXT[: TEXT.index("hdr.ipv4.level = level;")].count("\n")
     code, out, error = called(capsys, "check", str(program))
     assert (code, out) == (1, "")
-    assert error.startswith(f"switchagg: {program}:{line}:")
+    assert error.startswith(f"p4vm: {program}:{line}:")
     assert error.count("\n") == 1
 
 
@@ -183,14 +184,14 @@ def test_a_fault_is_one_line(
 ) -> None:
     found, out, error = called(capsys, *[str(program) if word == "PROGRAM" else word for word in words])
     assert (found, out) == (code, "")
-    assert error.startswith(f"switchagg: {wrong}")
+    assert error.startswith(f"p4vm: {wrong}")
     assert error.count("\n") == 1
 
 
 def test_a_missing_package_is_named(program: Path) -> None:
-    hidden = "import sys; sys.modules['lark'] = None; from emulation.cli.main import main; main()"
+    hidden = "import sys; sys.modules['lark'] = None; from p4vm.cli.main import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", hidden, "p4", "check", str(program)],
+        [sys.executable, "-c", hidden, "check", str(program)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -198,14 +199,14 @@ def test_a_missing_package_is_named(program: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert "lark" in done.stderr
-    assert "pip install 'switchagg[p4]'" in done.stderr
+    assert "pip install 'p4vm'" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
 def test_help_teaches_by_examples(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("check", "test", "run", "cli"):
         code, out, _ = called(capsys, word, "--help")
-        assert (code, out.count(f" p4 {word} ") >= 2) == (0, True)
+        assert (code, len(re.findall(rf"p4vm\)? {word} ", out)) >= 2) == (0, True)
 
 
 # ---- the control socket
@@ -297,10 +298,12 @@ def test_a_client_that_does_not_read_is_dropped(
         assert len(server._visitors) == 1, "the first is gone"
 
 
-def test_few_commands_a_turn(served: tuple[ControlledSwitch, PromptServer, str]) -> None:
-    running, server, address = served
+def test_few_commands_a_turn(
+    served: tuple[ControlledSwitch, PromptServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, server, address = served
     done: list[str] = []
-    running.run_command = lambda line: done.append(line) or ""  # type: ignore[method-assign, func-returns-value]
+    monkeypatch.setattr(control, "run_command", lambda _switch, line: done.append(line) or "")
     with connect(address) as client:
         client.sendall(b"help\n" * 20)
         server.serve()

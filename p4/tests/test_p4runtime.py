@@ -397,7 +397,7 @@ def test_ids_and_headers_are_those_that_p4c_gives() -> None:
 def test_digests_are_said_to_be_unimplemented_and_their_program_forwards(
     serve: Callable[[ControlledSwitch], Served], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from emulation.cli.bmv2 import compiler
+    from p4vm.cli import bmv2_compiler as compiler
 
     path = Path(__file__).parent / "features" / "digest_is_sent.p4"
     files = ["--p4runtime-files", str(tmp_path / "info.json"), "-o", str(tmp_path / "made.json")]

@@ -108,7 +108,7 @@ DATAPLANES: dict[str, PlaneKind] = {
         ),
         PlaneKind(
             "p4",
-            "p4vm.planes.p4:P4Plane",
+            "switchagg.dataplane.p4.p4_plane:P4Plane",
             "the P4 program on our engine",
             elements_most=256,
             program=True,
@@ -116,7 +116,7 @@ DATAPLANES: dict[str, PlaneKind] = {
         ),
         PlaneKind(
             "bmv2",
-            "p4vm.planes.bmv2:Bmv2Plane",
+            "switchagg.dataplane.p4.bmv2_plane:Bmv2Plane",
             "the P4 program on bmv2, slow",
             elements_most=128,
             program=True,

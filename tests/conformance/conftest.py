@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from p4vm.planes import bmv2, p4
+from switchagg.dataplane.p4 import bmv2_plane, p4_plane
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    reasons = {"p4": p4.missing(), "bmv2": bmv2.missing()}
+    reasons = {"p4": p4_plane.missing(), "bmv2": bmv2_plane.missing()}
     here = Path(__file__).parent
     for item in items:
         if here not in item.path.parents:

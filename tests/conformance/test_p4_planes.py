@@ -6,10 +6,10 @@ Vectors run on them with those of the other planes; here is what is theirs alone
 import numpy as np
 import pytest
 
-from p4vm.planes.bmv2 import Bmv2Plane
-from p4vm.planes.p4 import P4Plane
 from switchagg.aggregator import Parent
 from switchagg.dataplane.contract import DataPlane
+from switchagg.dataplane.p4.bmv2_plane import Bmv2Plane
+from switchagg.dataplane.p4.p4_plane import P4Plane
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig

@@ -12,13 +12,13 @@ from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import load
 from p4vm.compile import front_end
 from p4vm.control.controlled_switch import ControlledSwitch
-from p4vm.planes.p4 import P4Plane, missing
-from p4vm.planes.plane_program import PROGRAMS
-from p4vm.planes.plane_traffic import Shape, traffic
-from p4vm.planes.traffic_files import stf
 from p4vm.python.python_engine import PythonEngine
 from p4vm.stf.run import Result, run_text
 from switchagg.aggregator import Parent
+from switchagg.dataplane.p4.p4_plane import P4Plane, missing
+from switchagg.dataplane.p4.plane_program import PROGRAMS
+from switchagg.dataplane.p4.plane_traffic import Shape, traffic
+from switchagg.dataplane.p4.traffic_files import stf
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, encode

@@ -13,12 +13,21 @@ from emulation.cli.main import app
 from p4vm.compile import compile_program, front_end
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.ir import ir_nodes as ir
-from p4vm.planes import bmv2
-from p4vm.planes.plane_program import PROGRAMS, defines
-from p4vm.planes.plane_traffic import USUAL, Arrived, Evicted, LostPackets, Shape, Step, TrafficFaults, traffic
-from p4vm.planes.traffic_files import stf, vector
 from p4vm.python.python_engine import PythonEngine
 from p4vm.stf.run import Result, run_text
+from switchagg.dataplane.p4 import bmv2_plane
+from switchagg.dataplane.p4.plane_program import PROGRAMS, defines
+from switchagg.dataplane.p4.plane_traffic import (
+    USUAL,
+    Arrived,
+    Evicted,
+    LostPackets,
+    Shape,
+    Step,
+    TrafficFaults,
+    traffic,
+)
+from switchagg.dataplane.p4.traffic_files import stf, vector
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from transport.testing.vectors import PlaneTarget, run_vector
 
@@ -95,8 +104,8 @@ def test_our_program_passes(elements: int) -> None:
 
 @pytest.mark.parametrize("plane", IN_PROCESS)
 def test_every_data_plane_passes(plane: str) -> None:
-    if plane == "bmv2" and bmv2.missing():
-        pytest.skip(f"data plane bmv2: {bmv2.missing()}")
+    if plane == "bmv2" and bmv2_plane.missing():
+        pytest.skip(f"data plane bmv2: {bmv2_plane.missing()}")
     for seed in range(1 if plane == "bmv2" else 3):
         shape = Shape(seed, 20 if plane == "bmv2" else 150, 3, 1, 2, 2)
         text = "\n".join(vector(happened(shape, HARSH), shape, "a test"))

@@ -16,12 +16,17 @@ import numpy as np
 import pytest
 
 from p4vm.architectures.description import PacketPath
+from p4vm.commands.line import run_command
 from p4vm.compile import front_end
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.fit.fit_program import fit
 from p4vm.fit.report import summary, text
 from p4vm.ir import ir_nodes as ir
-from p4vm.planes.plane_program import (
+from p4vm.python.python_engine import PythonEngine
+from p4vm.python.python_pipeline import Burst
+from p4vm.python.runtime import PacketBits as Arriving
+from switchagg.aggregator import Parent
+from switchagg.dataplane.p4.plane_program import (
     AGGREGATION_PORT,
     HEADERS_BYTES,
     PROGRAMS,
@@ -34,10 +39,6 @@ from p4vm.planes.plane_program import (
     mac_of,
     room,
 )
-from p4vm.python.python_engine import PythonEngine
-from p4vm.python.python_pipeline import Burst
-from p4vm.python.runtime import PacketBits as Arriving
-from switchagg.aggregator import Parent
 from switchagg.job import MODULUS, JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, Values, decode, encode
 
@@ -56,7 +57,7 @@ def program(elements: int, source: str) -> ir.ProgramIr:
 def switch_for(job: JobConfig, parent: Parent | None = None) -> tuple[ControlledSwitch, PlaneControl]:
     """The program on the readable engine; rank r at port r."""
     switch = ControlledSwitch(PythonEngine(program(job.elements, "leaf.p4" if parent else "switchagg.p4")))
-    control = PlaneControl(lambda lines: [switch.run_command(line) for line in lines], job.elements, 256, PORTS)
+    control = PlaneControl(lambda lines: [run_command(switch, line) for line in lines], job.elements, 256, PORTS)
     control.admit(job, range(job.workers), parent)
     return switch, control
 
@@ -186,7 +187,7 @@ def test_lengths_that_contradict_each_other_are_no_datagrams(switch: ControlledS
 
 def test_a_job_without_its_entry_is_unknown(switch: ControlledSwitch) -> None:
     """S8: the control plane empties the tables, and a packet of an evicted job changes nothing."""
-    switch.run_command("table_delete SwitchIngress.admission.jobs 0")
+    run_command(switch, "table_delete SwitchIngress.admission.jobs 0")
     switch.process(0, bytes(frame(chunk(0), 0)))
     assert outcome(switch, UNKNOWN_JOB) == 1
     assert switch.register_read("SwitchIngress.seen.low", 0) == 0
@@ -205,7 +206,7 @@ def arp(operation: int, target: int) -> bytes:
 
 
 def test_arp_is_answered_for_own_addresses_only(switch: ControlledSwitch) -> None:
-    switch.run_command(f"table_add SwitchIngress.arp.own answer {SWITCH_ADDRESS:#x} => {SWITCH_MAC:#x}")
+    run_command(switch, f"table_add SwitchIngress.arp.own answer {SWITCH_ADDRESS:#x} => {SWITCH_MAC:#x}")
     ((port, answer),) = switch.process(3, arp(1, SWITCH_ADDRESS))
     assert port == 3
     expected = struct.pack(
@@ -228,7 +229,7 @@ def test_frames_are_bridged_flooded_or_dropped_as_the_tables_say(switch: Control
         "mc_node_associate 9 3",  # nodes 0 to 2 are the job's
         "table_set_default SwitchIngress.forwarding.bridged flood 9",
     ):
-        switch.run_command(line)
+        run_command(switch, line)
     assert switch.process(0, known) == [(2, known)]
     unknown = ethernet(0x02AC, 0x02BB, 0x88B5, b"to all but the port it came from")
     assert switch.process(1, unknown) == [(0, unknown), (2, unknown), (3, unknown)]
@@ -248,7 +249,7 @@ def test_packets_are_routed(switch: ControlledSwitch) -> None:
         "table_add SwitchIngress.forwarding.routed to_next_hop 192.168.0.0/16 => 1 0x02f1 0x02f2",
         "table_add SwitchIngress.forwarding.routed to_next_hop 192.168.7.0/24 => 2 0x02f1 0x02f3",
     ):
-        switch.run_command(line)
+        run_command(switch, line)
 
     def routed(address: int, ttl: int, spoil: int = 0) -> bytes:
         made = frame(b"to somebody else", 0)
@@ -272,7 +273,7 @@ def test_packets_are_routed(switch: ControlledSwitch) -> None:
 
 def test_long_queues_mark_what_can_be_marked(switch: ControlledSwitch) -> None:
     """Only ECN-capable packets, only at ports whose queue is at the depth or above."""
-    switch.run_command("table_set_default SwitchEgress.ecn.marking mark_at 20")
+    run_command(switch, "table_set_default SwitchEgress.ecn.marking mark_at 20")
     switch.engine.set_queue_depths({0: 19, 1: 20, 2: 30})
     for ecn, marked in ((0, 0), (1, 3), (2, 3)):
         for rank in range(3):
@@ -404,7 +405,7 @@ def test_every_pass_asks_again_whose_packet_it_is() -> None:
     """S8: the job ends while its packet waits for the second pass, which then changes nothing."""
     world = Disorder(1)
     world.arrive(0, 0)
-    world.switch.run_command("table_delete SwitchIngress.admission.jobs 0")
+    run_command(world.switch, "table_delete SwitchIngress.admission.jobs 0")
     while world.pipeline.waiting:
         world.again()
     second = 2 * room(1)
@@ -432,7 +433,7 @@ def test_p4c_takes_it(source: str, elements: int, tmp_path: Path) -> None:
 
 def test_outcomes_are_those_of_all_data_planes() -> None:
     """The numbers in outcomes.p4 are the places in COUNTERS."""
-    from p4vm.planes.plane_program import COUNTERS
+    from switchagg.dataplane.p4.plane_program import COUNTERS
 
     text = (PROGRAMS / "outcomes.p4").read_text()
     for index, name in enumerate(name or "not_ours" for name in COUNTERS):

@@ -100,16 +100,11 @@ def test_a_wheel_carries_the_library_and_serves_every_python(
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         archive.extractall(tmp_path / "installed")
-    assert {"p4vm/compile.py", "p4vm/front/p4.lark", "p4vm/include/v1model.p4"} <= names
     assert {LIBRARY, "switchagg/PROTOCOL.md", "emulation/cli/main.py", "transport/worker/session.py"} <= names
-    runtime = {name for name in names if name.startswith("p4vm/native/runtime/")}  # compiled with P4 programs
-    assert len(runtime) > 5
-    sources = [name for name in names - runtime if name.endswith(".c")]
-    headers = {
-        path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/native").rglob("*.h")
-    }  # Python reads them
-    assert headers == {name for name in names - runtime if name.endswith(".h")}
-    assert not [name for name in names if name.endswith("setup.py") or name.startswith("tests/")] + sources
+    headers = {path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/native").rglob("*.h")}
+    assert headers == {name for name in names if name.endswith(".h")}  # Python reads them
+    unwanted = ("setup.py", ".c")
+    assert not [name for name in names if name.endswith(unwanted) or name.startswith(("tests/", "p4vm/"))]
     programs = {path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/programs").rglob("*.*")}
     assert len(programs) > 20
     assert programs <= names
@@ -123,10 +118,8 @@ def test_a_wheel_carries_the_library_and_serves_every_python(
         "from emulation.cli.start.shipped import about, shipped\nprint({n: about(p) for n, p in shipped().items()})"
     )
     assert in_package(tmp_path / "installed", program) == in_package(ROOT, program)
-    program = "from p4vm.planes.plane_program import PROGRAMS\nprint(PROGRAMS)"
+    program = "from switchagg.dataplane.p4.plane_program import PROGRAMS\nprint(PROGRAMS)"
     assert in_package(tmp_path / "installed", program) == f"{tmp_path / 'installed/switchagg/programs'}"
-    program = "import p4vm.compile\nfrom p4vm.front import parse_program\nprint(parse_program.__file__)"
-    assert in_package(tmp_path / "installed", program) == f"{tmp_path / 'installed/p4vm/front/parse_program.py'}"
     program = (
         "from switchagg.native import library\nfrom switchagg.dataplane.self_test import fastest\n"
         "print(library.missing(), library.LIBRARY, fastest(64, 360))"
@@ -142,8 +135,46 @@ def test_a_source_distribution_carries_what_is_compiled(checkout: Path, tmp_path
     compiled = {path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/native").rglob("*.[ch]")}
     compiled |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/programs").rglob("*.p4")}
     assert len(compiled) > 25
-    engine = {"p4/p4vm/compile.py", "p4/p4vm/front/p4.lark", "p4/p4vm/native/runtime/p4vm.h"}
-    assert compiled | engine | {"setup.py", "pyproject.toml"} <= names
+    assert compiled | {"setup.py", "pyproject.toml"} <= names
+
+
+def test_the_p4_engine_is_a_wheel_of_its_own(checkout: Path, tmp_path: Path) -> None:
+    setup = ["-c", "import setuptools; setuptools.setup()", "--quiet", "bdist_wheel", "-d", str(tmp_path)]
+    subprocess.run([sys.executable, *setup], cwd=checkout / "p4", check=True, capture_output=True, timeout=100)
+    (wheel,) = tmp_path.glob("p4vm-*-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        archive.extractall(tmp_path / "installed")
+    files = {path.relative_to(ROOT / "p4").as_posix() for path in (ROOT / "p4/p4vm").rglob("*.*")}
+    assert {name for name in files if "__pycache__" not in name} <= names
+    source = str(ROOT / "p4/tests/features/control_if_else.p4")
+    program = (
+        "import sys\nfor name in ('switchagg', 'transport', 'emulation'): sys.modules[name] = None\n"
+        "from p4vm.compile import compile_program\nimport p4vm.cli.main, p4vm.front\n"
+        f"print(compile_program({source!r}, backend='python').backend, p4vm.front.__file__)"
+    )
+    place = tmp_path / "installed/p4vm/front/__init__.py"
+    assert in_package(tmp_path / "installed", program) == f"python {place}"
+
+
+WITHOUT_P4VM = """import sys
+class Finder:
+    def __init__(self, finder): self.finder = finder
+    def find_spec(self, name, *rest):
+        return None if name.partition(".")[0] == "p4vm" else self.finder.find_spec(name, *rest)
+    def __getattr__(self, name): return getattr(self.finder, name)
+sys.meta_path[:] = map(Finder, sys.meta_path)
+from emulation.cli.main import main
+main()"""
+
+
+def test_without_the_extra_p4_its_commands_and_planes_name_it() -> None:
+    for words in (["p4", "check", "prog.p4", "--show"], ["p4"], ["switch", "--dataplane", "p4"]):
+        command = [sys.executable, "-c", WITHOUT_P4VM, *words]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "pip install 'switchagg[p4]'" in done.stderr
+        assert done.stderr.count("\n") == 1
 
 
 def test_without_a_compiler_the_package_is_installed_and_runs_on_python(checkout: Path, tmp_path: Path) -> None:

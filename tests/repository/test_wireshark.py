@@ -15,8 +15,8 @@ import pytest
 
 from emulation.testbed.mininet import netns
 from p4vm.host.pcap import open_capture, record
-from p4vm.planes.plane_program import headers_of
-from p4vm.planes.traffic_files import sent_by, sent_to
+from switchagg.dataplane.p4.plane_program import headers_of
+from switchagg.dataplane.p4.traffic_files import sent_by, sent_to
 from switchagg.wire import Op, Packet, Route, encode
 from tests.system.xdp_net import star
 from transport.links.udp_link import SO_RCVBUFFORCE

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from dataplane_names import WITHOUT_P4
 
-from p4vm.planes import p4
 from simulation.checkers import Violation
 from simulation.published_rule import PublishedRule
 from simulation.world import ANY_ORDER, IN_ORDER_LOSS, Faults, World
 from switchagg.dataplane.contract import DataPlane
+from switchagg.dataplane.p4 import p4_plane
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.endpoint import Endpoint
@@ -43,7 +43,7 @@ def test_any_mixture_of_faults(dataplane: str, seed: int) -> None:
         World(seed, None, DATAPLANES[dataplane]).run()
 
 
-@pytest.mark.skipif(bool(p4.missing()), reason=f"data plane p4: {p4.missing()}")
+@pytest.mark.skipif(bool(p4_plane.missing()), reason=f"data plane p4: {p4_plane.missing()}")
 @pytest.mark.parametrize("seed", range(4))
 def test_the_p4_program_leaves_the_same_trace(seed: int) -> None:
     """Few seeds: a program is compiled for each number of elements."""

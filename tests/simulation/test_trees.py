@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 from dataplane_names import WITHOUT_P4
 
-from p4vm.planes import p4
 from simulation.checkers import Violation
 from simulation.published_rule import PublishedLeaf
 from simulation.test_simulation import replayable
 from simulation.world import ANY_ORDER, IN_ORDER_LOSS, AnyEndpoint, Faults, World
 from switchagg.dataplane.contract import DataPlane
+from switchagg.dataplane.p4 import p4_plane
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.endpoint import Endpoint
 from switchagg.native.library import missing
@@ -49,7 +49,7 @@ def test_any_tree_under_any_faults(seed: int) -> None:
             assert trace == tree_world(seed, DATAPLANES["reference"]).run()
 
 
-@pytest.mark.skipif(bool(p4.missing()), reason=f"data plane p4: {p4.missing()}")
+@pytest.mark.skipif(bool(p4_plane.missing()), reason=f"data plane p4: {p4_plane.missing()}")
 @pytest.mark.parametrize("seed", [2, 8, 9])
 def test_trees_of_the_p4_programs_leave_the_same_trace(seed: int) -> None:
     """Few seeds: a program is compiled for each number of elements."""

@@ -245,8 +245,8 @@ def test_says_why_it_can_not_start(net: Net) -> None:
         return done.stderr
 
     net.switch.sh("ip link set p2 down")
-    assert "switchagg: there is no interface p9; there are: lo, p1, p2\n" in refused("-i", "1@p9")
-    assert "switchagg: interface p2 is down; ip link set p2 up\n" in refused("-i", "1@p1", "-i", "2@p2")
+    assert "p4vm: there is no interface p9; there are: lo, p1, p2\n" in refused("-i", "1@p9")
+    assert "p4vm: interface p2 is down; ip link set p2 up\n" in refused("-i", "1@p1", "-i", "2@p2")
 
 
 def test_a_controller_over_p4runtime(net: Net) -> None:

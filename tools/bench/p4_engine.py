@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,13 +27,14 @@ from emulation.testbed import children, patience
 from emulation.testbed.children import Child
 from emulation.testbed.mininet import netns
 from emulation.testbed.mininet.services import switchagg_command
-from p4vm.compile import compile_program
-from p4vm.control.controlled_switch import ControlledSwitch
-from p4vm.planes import bmv2, p4
-from p4vm.planes.plane_program import HEADERS_BYTES, PROGRAMS, PlaneControl, defines, headers_of
+from switchagg.dataplane.p4 import bmv2_plane, p4_plane
+from switchagg.dataplane.p4.plane_program import HEADERS_BYTES, PROGRAMS, PlaneControl, Run, defines, headers_of
 from switchagg.errors import SwitchaggError
 from tools.bench.one_way import VethPair
 from tools.bench.p4_worker import BeginSending, Counts, WorkerPlace, job_of
+
+if TYPE_CHECKING:
+    from p4vm.control.controlled_switch import ControlledSwitch
 
 Log = Callable[[str], None]
 
@@ -52,7 +53,7 @@ print(time.perf_counter() - begun)
 def measure(quick: bool, log: Log) -> dict[str, Any]:
     """The part `p4` of the document: rows (in memory), starts (seconds to ready), veth, failures."""
     part: dict[str, Any] = {"rows": [], "starts": [], "veth": [], "failures": {}}
-    if reason := p4.missing():
+    if reason := p4_plane.missing():
         part["failures"]["p4"] = reason
         return part
     for backend, seconds in (("native", 0.3 if quick else 2.0), ("python", 0.5 if quick else 3.0)):
@@ -134,13 +135,24 @@ def in_memory(backend: str, budget_s: float) -> dict[str, Any]:
 
 def admitted(backend: str, traffic: BundleTraffic) -> ControlledSwitch:
     """The program with the traffic's job in its tables, its workers behind ports 1 and 2."""
-    switch = ControlledSwitch(
-        compile_program(PROGRAMS / "v1model/switchagg.p4", backend=backend, defines=defines(ELEMENTS, SLOTS))
-    )
-    PlaneControl(lambda words: [switch.run_command(word) for word in words], ELEMENTS, SLOTS, p4.PORTS).admit(
-        traffic.job, traffic.ports
-    )
+    switch, run = started(backend)
+    PlaneControl(run, ELEMENTS, SLOTS, p4_plane.PORTS).admit(traffic.job, traffic.ports)
     return switch
+
+
+def started(backend: str) -> tuple[ControlledSwitch, Run]:
+    """The program on an engine, and what carries out commands for it. Raises SwitchaggError: it can't be compiled."""
+    from p4vm.commands.line import run_command
+    from p4vm.compile import compile_program
+    from p4vm.control.controlled_switch import ControlledSwitch
+    from p4vm.source import P4vmError
+
+    program = PROGRAMS / "v1model/switchagg.p4"
+    try:
+        switch = ControlledSwitch(compile_program(program, backend=backend, defines=defines(ELEMENTS, SLOTS)))
+    except P4vmError as error:
+        raise SwitchaggError(str(error)) from error
+    return switch, lambda commands: [run_command(switch, command) for command in commands]
 
 
 def with_headers(bundle: Any, port: int) -> Any:
@@ -155,7 +167,7 @@ def check(backend: str) -> None:
     from switchagg.dataplane.reference import ReferencePlane
 
     traffic = BundleTraffic(WORKERS, ELEMENTS)
-    planes = p4.P4Plane(WINDOW, ELEMENTS, backend=backend), ReferencePlane(WINDOW, ELEMENTS)
+    planes = p4_plane.P4Plane(WINDOW, ELEMENTS, backend=backend), ReferencePlane(WINDOW, ELEMENTS)
     for plane in planes:
         plane.admit(traffic.job, traffic.ports)
     for bundle, port in next(traffic.turns()):
@@ -216,7 +228,7 @@ class TwoLinks(VethPair):
 def on_veth(seconds: float, rounds: int, log: Log) -> list[dict[str, Any]]:
     """Packets per second into the switch, per candidate; rounds in turns."""
     contenders = ["native"]
-    if not (reason := bmv2.missing()):
+    if not (reason := bmv2_plane.missing()):
         contenders.append("simple_switch")
     else:
         log(f"bmv2 is not here to be measured beside: {reason}")
@@ -249,15 +261,14 @@ def one_run(name: str, seconds: float) -> dict[str, float]:
 
 def set_up() -> list[str]:
     """The commands that fill a fresh program's tables and registers for the workers' job."""
-    program = PROGRAMS / "v1model/switchagg.p4"
-    switch = ControlledSwitch(compile_program(program, backend="python", defines=defines(ELEMENTS, SLOTS)))
+    _, run = started("python")
     recorded: list[str] = []
 
-    def run(commands: Sequence[str]) -> list[str]:
+    def record(commands: Sequence[str]) -> list[str]:
         recorded.extend(commands)
-        return [switch.run_command(command) for command in commands]
+        return run(commands)
 
-    PlaneControl(run, ELEMENTS, SLOTS, WORKERS).admit(job_of(WORKERS, ELEMENTS, VETH_WINDOW), range(WORKERS))
+    PlaneControl(record, ELEMENTS, SLOTS, WORKERS).admit(job_of(WORKERS, ELEMENTS, VETH_WINDOW), range(WORKERS))
     return recorded
 
 
@@ -275,7 +286,7 @@ def start_engine(links: TwoLinks, commands: Path, place: Path) -> list[subproces
 
 def start_simple_switch(links: TwoLinks, commands: Path, place: Path) -> list[subprocess.Popen[bytes]]:
     words = [word for port, name in enumerate(links.inner) for word in ("-i", f"{port}@{name}")]
-    command = ["simple_switch", *words, "--thrift-port", "9090", str(bmv2.compiled((ELEMENTS, False), SLOTS))]
+    command = ["simple_switch", *words, "--thrift-port", "9090", str(bmv2_plane.compiled((ELEMENTS, False), SLOTS))]
     log = (place / "log").open("wb")
     process = netns.spawn(links.pids[0], command, stdout=log, stderr=log)
     listening = Path(f"/proc/{process.pid}/net/tcp"), Path(f"/proc/{process.pid}/net/tcp6")

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from emulation.testbed.children import ChildCommand, ChildReport, serve
-from p4vm.planes.plane_program import HEADERS_BYTES, headers_of
+from switchagg.dataplane.p4.plane_program import HEADERS_BYTES, headers_of
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import FLAG_VERSION, FLAGS_AT, HEADER, HEADER_BYTES, Op, Packet, encode
 

@@ -41,7 +41,7 @@ COPIES = (
     "switchagg examples train_ddp.py --to examples",
     "switchagg examples train_priority.py --to examples",
     "switchagg examples finish_early --to examples/p4",
-    "switchagg examples p4",
+    "switchagg examples p4 && mkdir switchagg && mv p4 switchagg/programs",
 )
 
 
@@ -51,14 +51,15 @@ def wheel_environment() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="switchagg-wheel-") as temporary, folder_for(Place()) as copy:
         Path(temporary).chmod(0o755)
         made, python = Path(temporary) / "environment", sys.executable
-        built = [python, "setup.py", "--quiet", "bdist_wheel", "--dist-dir", temporary]
+        pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        built = [*pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", temporary, ".", "./p4"]
         done = subprocess.run(built, cwd=copy, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"no wheel could be built:\n{done.stderr}")
         subprocess.run([python, "-m", "venv", "--without-pip", str(made)], check=True)
-        (wheel,) = Path(temporary).glob("*.whl")
-        pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", str(made / "bin/python")]
-        subprocess.run([*pip, "install", "--no-deps", "--no-index", str(wheel)], check=True)
+        wheels = map(str, Path(temporary).glob("*.whl"))
+        pip += ["--python", str(made / "bin/python")]
+        subprocess.run([*pip, "install", "--no-deps", "--no-index", *wheels], check=True)
         (packages,) = made.glob("lib/python*/site-packages")
         (packages / "needed.pth").write_text(f"{Path(sys.prefix) / packages.relative_to(made)}\n")
         for name in ("torchrun", "pytest"):

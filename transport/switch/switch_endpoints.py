@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from p4vm.planes.bmv2 import Bmv2Plane
-from p4vm.planes.p4 import P4Plane
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.native import NativePlane
+from switchagg.dataplane.p4.bmv2_plane import Bmv2Plane
+from switchagg.dataplane.p4.p4_plane import P4Plane
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.dataplane.self_test import Choice, fastest
 from switchagg.errors import JobError, SwitchaggError

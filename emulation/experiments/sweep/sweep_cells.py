@@ -91,7 +91,9 @@ def version(backend: str) -> str:
 
 def _sources(package: str, excluded: tuple[str, ...]) -> Iterator[Path]:
     spec = find_spec(package)
-    (root,) = spec.submodule_search_locations if spec is not None and spec.submodule_search_locations else [""]
+    if spec is None or not spec.submodule_search_locations:  # p4vm without the extra p4
+        return
+    (root,) = spec.submodule_search_locations
     for path in sorted(Path(root).rglob("*")):
         inside = path.relative_to(root).as_posix()
         if path.suffix in SOURCES and not (package == "emulation" and inside.startswith(excluded)):

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from p4vm.planes.plane_traffic import SAYS, Arrived, Shape, TrafficFaults, traffic
 from switchagg.aggregator import Aggregator, Decision
+from switchagg.dataplane.p4.plane_traffic import SAYS, Arrived, Shape, TrafficFaults, traffic
 from switchagg.wire import Op, Packet, Route, decode
 
 PACKETS, WORKERS, ELEMENTS, WINDOW = 400, 3, 4, 2
@@ -58,7 +58,7 @@ def run_of(seed: int, network: TrafficFaults) -> list[Step]:
     arrived = (step for step in traffic(shape, network, Sums) if isinstance(step, Arrived))
     steps = []
     for number, step in enumerate(arrived, 1):
-        sums = decode(step.sent[0][1]).values if step.sent else None
+        sums = decode(step.results[0][1]).values if step.results else None
         right = {"broadcast": ("all", sums), "reply": ("one", sums)}.get(step.reason)
         steps.append(Step(number, plain(decode(step.data)), step.reason, right))
     return steps

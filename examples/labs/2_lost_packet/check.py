@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from emulation.cli.start.shipped import shipped
-from p4vm.planes.plane_traffic import SAYS
+from switchagg.dataplane.p4.plane_traffic import SAYS
 from switchagg.testing import Job, Switch
 
 WORKERS, ELEMENTS, WINDOW, GENERATION = 2, 2, 2, 7

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from p4vm.planes.p4 import P4Plane
-from p4vm.planes.plane_program import PROGRAM_VARIABLE
-from p4vm.planes.plane_traffic import AdmittedTraffic, Arrived, Shape, traffic
 from switchagg.dataplane.contract import Output
+from switchagg.dataplane.p4.p4_plane import P4Plane
+from switchagg.dataplane.p4.plane_program import PROGRAM_VARIABLE
+from switchagg.dataplane.p4.plane_traffic import AdmittedTraffic, Arrived, Shape, traffic
 from switchagg.errors import SwitchaggError
 from switchagg.job import MODULUS
 from switchagg.wire import Op, Packet, decode
@@ -93,7 +93,7 @@ def fault_of(plane: P4Plane) -> list[str]:
             values[packet.rank] = packet.values.tolist()
         outputs = plane.process(np.frombuffer(step.data, np.uint8)[np.newaxis, :], step.port)
         results = results_of(outputs)
-        right = {port: decode(data).values.tolist() for port, data in step.sent}
+        right = {port: decode(data).values.tolist() for port, data in step.results}
         earlier = last.get((packet.slot, packet.version), [0] * SHAPE.elements)
         for port in right:
             if results.get(port) != right[port]:

@@ -221,7 +221,7 @@ class ProgramWriter:
         functions = [line for writer in writers for line in [*writer.lines(), ""]]
         description = self.description()
         parts = [
-            [f"/* {identifier(program.file)}, made by switchagg */", '#include "p4vm.h"', ""],
+            [f"/* {identifier(program.file)}, made by p4vm */", '#include "p4vm.h"', ""],
             types.definitions,
             state,
             registers,

@@ -1,8 +1,7 @@
 """The control plane of a program on any engine: what may be set and read, checked once for all back ends.
 
-    switch = Switch(compile_program("prog.p4"))
+    switch = ControlledSwitch(compile_program("prog.p4"))
     switch.table_add("ipv4_lpm", "forward", ["10.0.1.0/24"], ["08:00:00:00:01:11", 1])
-    switch.run_command("table_add ipv4_lpm forward 10.0.2.0/24 => 08:00:00:00:02:22 2")
     switch.process(0, b"…")                                   # [(port, bytes), …]
 
 Names may be given in full or as any suffix that means one thing only. What is wrong raises P4Error, one line; nothing
@@ -13,9 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from p4vm.commands.line import run_command, run_file
 from p4vm.control.control_cells import CellControl
 from p4vm.control.control_profiles import ProfileControl
 from p4vm.control.control_tables import table_state
@@ -72,18 +69,6 @@ class ControlledSwitch(ProfileControl, CellControl, ReplicationControl):
         self, ports: Sequence[int], packets: Sequence[bytes], now_us: int = 0
     ) -> list[list[tuple[int, bytes]]]:
         return self.engine.process_many(ports, packets, now_us)
-
-    # ---- commands as text
-
-    def run_command(self, line: str) -> str:
-        """Carry out one line as users of bmv2's command line write it; what it prints. Empty and comment lines do
-        nothing. Raises P4Error."""
-        return run_command(self, line)
-
-    def run_commands(self, path: str | Path) -> str:
-        """Carry out a file of commands; what they print. The first fault raises P4Error with its line; what stood
-        before it has been done."""
-        return run_file(self, Path(path))
 
     # ---- hashes
 

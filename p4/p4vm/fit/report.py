@@ -1,4 +1,4 @@
-"""The text and JSON that `switchagg p4 fit` prints."""
+"""The text and JSON that `p4vm fit` prints."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from p4vm.cache import folder_of_ones_own
-from p4vm.commands.line import LINE_MAX, complete, shown
+from p4vm.commands.line import LINE_MAX, complete, run_command, shown
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.source import P4Error
 
@@ -37,8 +37,8 @@ def default_address() -> str:
     """Where a switch of this user answers unless told otherwise, in a folder that is its user's alone. Raises P4Error:
     there is another user's."""
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
-        return str(Path(runtime, f"switchagg-p4-{os.getuid()}.sock"))
-    folder = Path(tempfile.gettempdir(), f"switchagg-{os.getuid()}")
+        return str(Path(runtime, f"p4vm-{os.getuid()}.sock"))
+    folder = Path(tempfile.gettempdir(), f"p4vm-{os.getuid()}")
     try:
         is_private = not folder.is_symlink() and folder_of_ones_own(folder).st_uid == os.geteuid()
     except OSError:
@@ -86,7 +86,7 @@ def connect(text: str, timeout_s: float = 10.0) -> socket.socket:
         return socket.create_connection(address, timeout_s)
     except OSError as error:
         raise P4Error(
-            f"no switch answers at {text} ({error.strerror or error}); start one: switchagg p4 run prog.p4 -i 0@veth0 …"
+            f"no switch answers at {text} ({error.strerror or error}); start one: p4vm run prog.p4 -i 0@veth0 …"
         ) from None
 
 
@@ -298,7 +298,7 @@ def answer(switch: ControlledSwitch, line: bytes) -> dict[str, object]:
             return {"ok": True, "words": complete(switch, request["complete"])}
         if not isinstance(request.get("command"), str):
             return {"ok": False, "error": 'Error: expected {"command": "…"} or {"complete": "…"}'}
-        return {"ok": True, "text": switch.run_command(request["command"])}
+        return {"ok": True, "text": run_command(switch, request["command"])}
     except P4Error as error:
         return {"ok": False, "error": shown(error)}
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):

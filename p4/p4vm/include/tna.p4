@@ -1,5 +1,5 @@
 // The Tofino Native Architecture as programs see it: enough of its types, metadata and externs to check a program and to
-// judge whether it fits (switchagg p4 fit). Names, order and widths are those of the published architecture; a program
+// judge whether it fits (p4vm fit). Names, order and widths are those of the published architecture; a program
 // that compiles with a vendor's compiler needs no change here.
 
 #ifndef SWITCHAGG_TNA_P4

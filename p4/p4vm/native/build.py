@@ -20,8 +20,7 @@ from p4vm.c_code.c_tables import ProgramLayout
 from p4vm.cache import Cache, digest
 from p4vm.ir import ir_nodes as ir
 from p4vm.lines import place_of
-from p4vm.source import EngineFault, P4Error
-from switchagg.errors import SwitchaggError
+from p4vm.source import EngineFault, P4Error, P4vmError
 
 RUNTIME = Path(__file__).with_name("runtime")
 UNITS = ("bits.c", "wide.c", "packet.c", "tables.c", "externs.c", "pipeline.c", "engine.c")
@@ -89,7 +88,7 @@ def run(command: Sequence[str], folder: Path, files: Sequence[str] = ()) -> None
         raise failure(command[0], done, folder, files)
 
 
-def failure(by: str, done: subprocess.CompletedProcess[str], folder: Path, files: Sequence[str]) -> SwitchaggError:
+def failure(by: str, done: subprocess.CompletedProcess[str], folder: Path, files: Sequence[str]) -> P4vmError:
     """The error to raise when the compiler fails: the engine's, or the compiler's own."""
     if fault := FAULT.search(done.stderr):
         lines = (folder / f"program{fault['program']}.c").read_text().splitlines()
@@ -125,7 +124,7 @@ def runtime_object(by: Compiler, cache: Cache) -> Path:
 def compiled_once(by: Compiler, cache: Cache, name: str, text: str, flags: Sequence[str]) -> Path:
     """The file of this name in the cache, made of C text unless it is there as it was made. Raises P4Error."""
     if cache.read(f"{name}.sum") != (file_digest(cache.trusted(name)) or b""):
-        with cache.replacing(name) as path, tempfile.TemporaryDirectory(prefix="switchagg-") as folder:
+        with cache.replacing(name) as path, tempfile.TemporaryDirectory(prefix="p4vm-") as folder:
             Path(folder, "source.c").write_text(text)
             run([*by.command, *FLAGS, *flags, f"-I{RUNTIME}", "source.c", "-o", str(path)], Path(folder))
             path.chmod(0o700)
@@ -158,7 +157,7 @@ def library_of(
     by: Compiler, texts: Sequence[str], files: Sequence[str], runtime: Path, to: Path, optimize: int
 ) -> None:
     """Compile and link programs, of these files, into one library at `to`. Raises P4Error, EngineFault."""
-    with tempfile.TemporaryDirectory(prefix="switchagg-") as name:
+    with tempfile.TemporaryDirectory(prefix="p4vm-") as name:
         folder = Path(name)
         for at, text in enumerate(texts):
             (folder / f"program{at}.c").write_text(text)

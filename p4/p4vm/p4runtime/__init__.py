@@ -1,6 +1,6 @@
 """P4Runtime: controllers that speak it over gRPC, served by a program that runs here.
 
-Imported by `switchagg p4 run --p4runtime` and tests; needs the packages of the extra `p4runtime`. Imports control and
+Imported by `p4vm run --p4runtime` and tests; needs the packages of the extra `p4runtime`. Imports control and
 host. Start in service.py; pipeline.py knows the ids, tables.py, profiles.py and state.py what may be written and read.
 """
 

@@ -115,7 +115,7 @@ class RuntimeService:
         try:
             self.state.write(update)
         except RuntimeRefusal as error:
-            return p4runtime_pb2.Error(canonical_code=error.code, message=error.message, space="switchagg")
+            return p4runtime_pb2.Error(canonical_code=error.code, message=error.message, space="p4vm")
         return p4runtime_pb2.Error()
 
     def Read(self, request: Any, context: Any) -> Iterator[Any]:

@@ -1,5 +1,5 @@
 """Tests in STF: packets in, tables filled, packets out compared.
 
-Imported by `switchagg p4 test`. Imports control and commands.
+Imported by `p4vm test`. Imports control and commands.
 Start in run.py, whose docstring is the format.
 """

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from p4vm.commands.line import COMMANDS, file_lines, shown
+from p4vm.commands.line import COMMANDS, file_lines, run_command, shown
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.source import P4Error, Position
 from p4vm.stf.judge import OutputPacket, judge
@@ -131,7 +131,7 @@ class _Test:
         elif isinstance(statement, Wait):
             self.now_us += WAIT_US
         elif isinstance(statement, Direct):
-            self._print(self.switch.run_command(statement.line))
+            self._print(run_command(self.switch, statement.line))
 
     def _print(self, text: str) -> None:
         if text:

@@ -55,11 +55,11 @@ class TrafficFaults:
     reset: float = 0.0
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            most = 0.9 if each.name in ("loss", "reset") else 1.0
+        for fault in fields(self):
+            value = getattr(self, fault.name)
+            most = 0.9 if fault.name in ("loss", "reset") else 1.0
             if not 0 <= value <= most:
-                raise ValueError(f"fault {each.name}={value}: 0 to {most}")
+                raise ValueError(f"fault {fault.name}={value}: 0 to {most}")
 
 
 USUAL = TrafficFaults(loss=0.05, duplicate=0.05, reorder=0.05, straggler=0.02)
@@ -115,12 +115,12 @@ class LostPackets:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A packet at the switch. sent: what the reference sends for it, (port, bytes). reason: its counter."""
+    """A packet at the switch. results: what the reference sends for it, (port, bytes). reason: its counter."""
 
     note: str
     port: int
     data: bytes
-    sent: tuple[tuple[int, bytes], ...]
+    results: tuple[tuple[int, bytes], ...]
     reason: str
 
 
@@ -169,7 +169,7 @@ class _Network:
         self.rng = random.Random(shape.seed)
         self.switch = reference(shape.slots, shape.elements)
         self.now = 0.0
-        self.made: list[Step] = []
+        self.pending_steps: list[Step] = []
         self.arrived = 0
         self.jobs: dict[int, _Job] = {}
         self.resting: dict[tuple[int, int], float] = {}  # (job, rank): until then it sends nothing
@@ -181,8 +181,8 @@ class _Network:
         for number in range(self.shape.jobs):
             self._start(number)
         for _ in range(EVENTS_PER_PACKET * (self.shape.packets + 10)):
-            yield from self.made
-            self.made.clear()
+            yield from self.pending_steps
+            self.pending_steps.clear()
             if self.arrived >= self.shape.packets:
                 return
             self.now, _, event = heapq.heappop(self._events)
@@ -208,7 +208,7 @@ class _Network:
         job = _Job(config, tuple(range(number * shape.workers, (number + 1) * shape.workers)))
         self.jobs[number] = job
         self.switch.admit(config, job.ports)
-        self.made.append(AdmittedTraffic(config, job.ports))
+        self.pending_steps.append(AdmittedTraffic(config, job.ports))
         for stream in range(shape.streams):
             for chunk in range(shape.window):
                 for rank in range(shape.workers):
@@ -219,7 +219,7 @@ class _Network:
         job = self.jobs[number]
         job.running = False
         self.switch.evict(job.config.job_id)
-        self.made.append(Evicted(job.config.job_id))
+        self.pending_steps.append(Evicted(job.config.job_id))
         self._at(self.rng.uniform(0.3, 3.0), lambda: self._start(number))
 
     # ---- workers
@@ -257,7 +257,7 @@ class _Network:
     def _transmit(self, sending: _Sending) -> None:
         """Send a packet to the switch through the faulty network: lost, overtaken or doubled by chance."""
         if self._chance(self.faults.loss):
-            self.made.append(LostPackets(f"lost on its way: {_name(sending)}"))
+            self.pending_steps.append(LostPackets(f"lost on its way: {_name(sending)}"))
         elif self._chance(self.faults.reorder):
             late = replace(sending, why=f"{sending.why}, overtaken on its way")
             self._at(1.0 + self.rng.uniform(*LATE), lambda: self._arrive(late))
@@ -289,9 +289,9 @@ class _Network:
         decision = self.switch.accept(packet, port)
         takes = packet.chunk != held and decision.reason in ("absorbed", "broadcast", "reply")
         says = SAYS.get(decision.reason, decision.reason) + ("; S2: takes the slot version over" if takes else "")
-        sent = tuple(self._answers(decision, job))
+        results = tuple(self._answers(decision, job))
         note = f"{self.arrived}: {_name(sending)}: {says}"
-        self.made.append(Arrived(note, port, encode(packet), sent, decision.reason))
+        self.pending_steps.append(Arrived(note, port, encode(packet), results, decision.reason))
 
     def _answers(self, decision: Decision, job: _Job) -> Iterator[tuple[int, bytes]]:
         """Results as they leave; on their way to the workers they may be lost."""

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from p4vm.control.p4info import unserved
 from p4vm.ir import ir_nodes as ir
-from p4vm.source import P4Error
-from switchagg.errors import SwitchaggError
+from p4vm.source import P4Error, P4vmError
 
 IGNORED = {"--p4v": 1, "--std": 1, "--target": 1, "-b": 1, "--arch": 1, "-a": 1, "--p4runtime-format": 1}
 """Options of p4c that change nothing here, with the number of words they take."""
@@ -20,7 +19,7 @@ IGNORED = {"--p4v": 1, "--std": 1, "--target": 1, "-b": 1, "--arch": 1, "-a": 1,
 def arguments(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="p4c-bm2-ss",
-        description="Check a v1model program for switchagg's P4 engine, and write what controllers and scripts for "
+        description="Check a v1model program for the P4 engine p4vm, and write what controllers and scripts for "
         "bmv2 look for: the P4Info, and a JSON file that names the program. There is nothing compiled in it.",
     )
     parser.add_argument("program", type=Path)
@@ -37,7 +36,7 @@ def compiled(program: Path, include: list[str], define: list[str]) -> dict[str, 
     """What our switch needs to know to run the program: where it is, and what was in it."""
     content = hashlib.sha256(program.read_bytes()).hexdigest()
     known = {"program": str(program.resolve()), "include": [str(Path(folder).resolve()) for folder in include]}
-    return {"switchagg": {**known, "define": define, "sha256": content}}
+    return {"p4vm": {**known, "define": define, "sha256": content}}
 
 
 def main(words: list[str] | None = None) -> int:
@@ -57,7 +56,7 @@ def main(words: list[str] | None = None) -> int:
             output.mkdir(parents=True, exist_ok=True)
             output /= options.program.with_suffix(".json").name
         output.write_text(json.dumps(compiled(options.program, options.include, options.define), indent=1) + "\n")
-    except SwitchaggError as error:
+    except P4vmError as error:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
@@ -70,7 +69,7 @@ def _write_p4info(file: Path, program: ir.ProgramIr) -> None:
     try:
         from p4vm.p4runtime.runtime_pipeline import info_file
     except ModuleNotFoundError as error:
-        raise P4Error(f"a P4Info needs {error.name}: pip install 'switchagg[p4runtime]'") from None
+        raise P4Error(f"a P4Info needs {error.name}: pip install 'p4vm[p4runtime]'") from None
     file.write_bytes(info_file(program, file.suffix))
 
 

@@ -11,7 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from p4vm.control.core import action_names
-from p4vm.planes.plane_program import (
+from switchagg.dataplane.p4.plane_program import (
     AGGREGATION_PORT,
     COUNTERS,
     LANES,
@@ -27,7 +27,7 @@ from p4vm.planes.plane_program import (
     mac_of,
     room,
 )
-from p4vm.planes.plane_traffic import AdmittedTraffic, Arrived, Evicted, LostPackets, Shape, Step
+from switchagg.dataplane.p4.plane_traffic import AdmittedTraffic, Arrived, Evicted, LostPackets, Shape, Step
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import SwitchaggError
 from switchagg.job import JobConfig
@@ -62,7 +62,7 @@ def vector(steps: Iterable[Step], shape: Shape, title: str) -> Iterator[str]:
             counters[step.reason] += 1
             yield f"# {step.note}"
             yield f"packet {step.port} {_grouped(step.data)}"
-            yield from (f"expect {port} {_grouped(data)}" for port, data in step.sent)
+            yield from (f"expect {port} {_grouped(data)}" for port, data in step.results)
     yield from (f"counter {reason} {packets}" for reason, packets in sorted(counters.items()))
 
 
@@ -115,7 +115,7 @@ def stf(steps: Iterable[Step], shape: Shape, title: str) -> Iterator[str]:
             counters[step.reason] += 1
             yield f"# {step.note}"
             yield f"packet {control.physical(step.port)} {_spaced(sent_by(step.port, step.data))}"
-            for port, data in step.sent:
+            for port, data in step.results:
                 yield f"expect {control.physical(port)} {_spaced(sent_to(port, data))} $"
     for reason, packets in sorted(counters.items()):
         # p4c's grammar takes a name without dots here
@@ -202,8 +202,8 @@ class _Words:
         table = self._tables[table_name]
         action = table.actions[action_names(table.actions)[action_name]]
         matches = " ".join(f"{key.name}:{word}" for key, word in zip(table.keys, keys, strict=True))
-        given = zip(action.data, data, strict=True)
-        arguments = ", ".join(f"{parameter.variable.name}:{word}" for parameter, word in given)
+        words = zip(action.data, data, strict=True)
+        arguments = ", ".join(f"{parameter.variable.name}:{word}" for parameter, word in words)
         handle = self._handles[table_name]
         self._handles[table_name] += 1
         label = _label(table_name, handle)
@@ -215,8 +215,12 @@ class _Words:
 def _tables() -> "dict[str, ir.Table]":
     """The program's, by name: the same for every E."""
     from p4vm.compile import front_end
+    from p4vm.source import P4vmError
 
-    program = front_end(PROGRAMS / "v1model" / "switchagg.p4", defines=defines(1, SLOTS_DEFAULT))
+    try:
+        program = front_end(PROGRAMS / "v1model" / "switchagg.p4", defines=defines(1, SLOTS_DEFAULT))
+    except P4vmError as error:
+        raise SwitchaggError(str(error)) from error
     return {table.name: table for table in program.tables}
 
 

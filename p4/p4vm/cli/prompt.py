@@ -1,4 +1,4 @@
-"""The prompt of `switchagg p4 cli`: a line edited with readline, completed by the switch that runs."""
+"""The prompt of `p4vm cli`: a line edited with readline, completed by the switch that runs."""
 
 from __future__ import annotations
 

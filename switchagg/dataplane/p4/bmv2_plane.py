@@ -23,7 +23,8 @@ from typing import NoReturn
 
 import numpy as np
 
-from p4vm.planes.plane_program import (
+from switchagg.dataplane.contract import Output
+from switchagg.dataplane.p4.plane_program import (
     HEADERS_BYTES,
     LANES,
     PROGRAMS,
@@ -35,7 +36,6 @@ from p4vm.planes.plane_program import (
     program_path,
     receiver_of,
 )
-from switchagg.dataplane.contract import Output
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.wire import Bundle
 
@@ -146,7 +146,7 @@ class _SimpleSwitch:
             after = self.control.counters()
         self._counted = after
         new = {name: packets - before.get(name, 0) for name, packets in after.items()}
-        due = workers * new.get("broadcast", 0) + sum(new.get(one, 0) for one in ("reply", "up", "up_again"))
+        due = workers * new.get("broadcast", 0) + sum(new.get(name, 0) for name in ("reply", "up", "up_again"))
         while due:
             self._check(deadline, f"has not sent {due} of its results")
             ready, _, _ = select.select(self._sockets, [], [], 0.2)
@@ -158,8 +158,8 @@ class _SimpleSwitch:
 
     def close(self) -> None:
         """End what was started, remove what was made."""
-        for each in self._sockets:
-            each.close()
+        for receiver in self._sockets:
+            receiver.close()
         for process in reversed(self._processes):
             _end(process)
         if Path(f"/run/netns/{self._name}").exists():
@@ -170,16 +170,16 @@ class _SimpleSwitch:
         _ip("netns", "add", self._name)
         _ip("-n", self._name, "link", "set", "lo", "up")
         for port in range(PORTS):
-            ours = f"sab{os.getpid()}{self._name.rsplit('-', 1)[1]}{'abcd'[port]}"[-15:]
-            _ip("link", "add", ours, "type", "veth", "peer", "name", f"p{port}", "netns", self._name)
-            Path(f"/proc/sys/net/ipv6/conf/{ours}/disable_ipv6").write_text("1")  # no packets but ours
+            link = f"sab{os.getpid()}{self._name.rsplit('-', 1)[1]}{'abcd'[port]}"[-15:]
+            _ip("link", "add", link, "type", "veth", "peer", "name", f"p{port}", "netns", self._name)
+            Path(f"/proc/sys/net/ipv6/conf/{link}/disable_ipv6").write_text("1")  # no packets but ours
             self._in_namespace(["sysctl", "-qw", f"net.ipv6.conf.p{port}.disable_ipv6=1"])
             _ip("-n", self._name, "link", "set", f"p{port}", "up")
-            _ip("link", "set", ours, "up")
+            _ip("link", "set", link, "up")
             end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
             self._sockets.append(end)
             end.setsockopt(socket.SOL_SOCKET, 33, RECEIVE_BYTES)  # SO_RCVBUFFORCE
-            end.bind((ours, 0x0800))
+            end.bind((link, 0x0800))
 
     def _in_namespace(self, command: list[str]) -> None:
         subprocess.run(["ip", "netns", "exec", self._name, *command], check=True, capture_output=True, timeout=START_S)
@@ -227,9 +227,9 @@ class _SimpleSwitch:
         ended = self._processes[0].poll()
         if ended is None and time.monotonic() < deadline:
             return
-        said = (self._folder / "log").read_text(errors="replace").strip().splitlines()[-3:]
+        last_lines = (self._folder / "log").read_text(errors="replace").strip().splitlines()[-3:]
         why = what if ended is None else f"ended with status {ended}"
-        raise SwitchaggError(f"data plane bmv2: simple_switch {why}; its log ends: {' | '.join(said) or 'empty'}")
+        raise SwitchaggError(f"data plane bmv2: simple_switch {why}; its log ends: {' | '.join(last_lines) or 'empty'}")
 
     def _run(self, commands: Sequence[str]) -> list[str]:
         printed: list[str] = []
@@ -269,8 +269,8 @@ class _SimpleSwitch:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._processes[0].wait(1.0)
         self._check(time.monotonic() + 1.0, "")
-        said = text.decode(errors="replace").strip().splitlines()[-1:]
-        raise SwitchaggError(f"data plane bmv2: simple_switch_CLI ended: {' '.join(said)}")
+        last_lines = text.decode(errors="replace").strip().splitlines()[-1:]
+        raise SwitchaggError(f"data plane bmv2: simple_switch_CLI ended: {' '.join(last_lines)}")
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -291,9 +291,9 @@ def compiled(variant: Variant, slots: int) -> Path:
     """A program in bmv2's JSON, compiled at most once for each version of it. Raises JobError: p4c refused it."""
     elements, leaf = variant
     macros = defines(elements, slots)
-    ours = PROGRAMS / "v1model"  # what another program hasn't of its own
+    includes = PROGRAMS / "v1model"  # what another program hasn't of its own
     source = program_path(leaf=leaf)
-    sources = [path for place in (PROGRAMS, ours, source.parent) for path in sorted(place.glob("*.p4"))]
+    sources = [path for place in (PROGRAMS, includes, source.parent) for path in sorted(place.glob("*.p4"))]
     compiler = _compiler()
     version = subprocess.run([compiler, "--version"], capture_output=True, timeout=60, check=False).stdout
     digest = hashlib.sha256(
@@ -305,15 +305,15 @@ def compiled(variant: Variant, slots: int) -> Path:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as place:
-        words = [f"-I{ours}", *(f"-D{name}={value}" for name, value in macros.items())]
-        made = Path(place) / f"{source.stem}.json"
+        words = [f"-I{includes}", *(f"-D{name}={value}" for name, value in macros.items())]
+        output = Path(place) / f"{source.stem}.json"
         if compiler == "p4c":
             command = ["p4c", "--target", "bmv2", "--arch", "v1model", *words, "-o", place, str(source)]
         else:
-            command = ["p4c-bm2-ss", *words, "-o", str(made), str(source)]
+            command = ["p4c-bm2-ss", *words, "-o", str(output), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S, check=False)
-        if done.returncode or not made.exists():
+        if done.returncode or not output.exists():
             words = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
             raise JobError(f"data plane bmv2: {compiler} refused the program: {words[0]}")
-        made.replace(target)
+        output.replace(target)
     return target

@@ -176,8 +176,8 @@ class PlaneControl:
     def counters(self) -> dict[str, int]:
         """Packets by what became of them, without zeros."""
         read = [(name, f"counter_read {OUTCOME_COUNTER} {index}") for index, name in enumerate(COUNTERS) if name]
-        found = [_PACKETS.search(line) for line in self._run([command for _, command in read])]
-        counts = [int(match[1] or match[2]) if match else 0 for match in found]
+        matches = [_PACKETS.search(line) for line in self._run([command for _, command in read])]
+        counts = [int(match[1] or match[2]) if match else 0 for match in matches]
         return {name: packets for (name, _), packets in zip(read, counts, strict=True) if packets}
 
     def _index(self, number: int, slot: int, version: int) -> int:
@@ -197,14 +197,14 @@ class PlaneControl:
 
     def _make_group(self, job_id: int, ports: Sequence[int]) -> int:
         """A multicast group with a copy for each rank, whose egress_rid is the rank."""
-        taken = set(self._groups.values())
-        group = next((number for number in range(1, GROUPS_MOST + 1) if number not in taken), 0)
+        used_groups = set(self._groups.values())
+        group = next((number for number in range(1, GROUPS_MOST + 1) if number not in used_groups), 0)
         if not group:
             raise JobError(f"all {GROUPS_MOST} multicast groups are taken")
         self._run([f"mc_mgrp_create {group}"])
         self._groups[job_id] = group
-        made = self._run([f"mc_node_create {rank} {self.physical(port)}" for rank, port in enumerate(ports)])
-        self._nodes[job_id] = [int(text.rsplit("handle", 1)[1]) for text in made]
+        printed = self._run([f"mc_node_create {rank} {self.physical(port)}" for rank, port in enumerate(ports)])
+        self._nodes[job_id] = [int(text.rsplit("handle", 1)[1]) for text in printed]
         self._run([f"mc_node_associate {group} {node}" for node in self._nodes[job_id]])
         return group
 

@@ -1,8 +1,7 @@
-"""`switchagg p4 tools`: a folder of programs for PATH, under the names that scripts for bmv2 call."""
+"""`p4vm tools`: a folder of programs for PATH, under the names that scripts for bmv2 call."""
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -10,16 +9,15 @@ from typing import Annotated
 
 import typer
 
-import emulation
 import p4vm
-from emulation.cli.outcomes import outcomes
+from p4vm.cli.outcomes import outcomes
 
 MODULES = {
-    "p4c": "compiler",
-    "p4c-bm2-ss": "compiler",
-    "simple_switch": "simple_switch simple_switch",
-    "simple_switch_grpc": "simple_switch simple_switch_grpc",
-    "simple_switch_CLI": "simple_switch simple_switch_CLI",
+    "p4c": "bmv2_compiler",
+    "p4c-bm2-ss": "bmv2_compiler",
+    "simple_switch": "bmv2_switch simple_switch",
+    "simple_switch_grpc": "bmv2_switch simple_switch_grpc",
+    "simple_switch_CLI": "bmv2_switch simple_switch_CLI",
 }
 P4_CONFIG = '''"""p4.tmp.P4DeviceConfig of p4lang/PI, in no package: what controllers for bmv2 wrap a program in."""
 from google.protobuf import descriptor_pb2, message_factory
@@ -44,7 +42,7 @@ def tools(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made wh
 
     **Example**
 
-    `switchagg p4 tools ~/p4tools; export PATH=~/p4tools:$PATH`
+    `p4vm tools ~/p4tools; export PATH=~/p4tools:$PATH`
     """
     with outcomes():
         typer.echo(f"{folder}: {', '.join(write(folder))}; put it first: export PATH={folder.resolve()}:$PATH")
@@ -56,11 +54,10 @@ def write(folder: Path) -> list[str]:
     (folder / "python/p4/__init__.py").write_text(BESIDE)
     (folder / "python/p4/tmp/__init__.py").write_text("")
     (folder / "python/p4/tmp/p4config_pb2.py").write_text(P4_CONFIG)
-    packages = {str(Path(emulation.__file__).resolve().parents[1]), str(Path(p4vm.__file__).resolve().parents[1])}
-    search_path, beside = shlex.quote(os.pathsep.join(sorted(packages))), shlex.quote(str(folder.resolve() / "python"))
-    python = shlex.quote(sys.executable)
+    places = (Path(p4vm.__file__).resolve().parents[1], folder.resolve() / "python", sys.executable)
+    package, beside, python = (shlex.quote(str(place)) for place in places)
     for name, module in MODULES.items():
-        _script(folder / name, f"PYTHONPATH={search_path}{MORE} exec {python} -P -m emulation.cli.bmv2.{module}")
+        _script(folder / name, f"PYTHONPATH={package}{MORE} exec {python} -P -m p4vm.cli.{module}")
     _script(folder / "python3", f"{IMPLEMENTATION}=python PYTHONPATH={beside}{MORE} exec {python}")
     return [*MODULES, "python3"]
 

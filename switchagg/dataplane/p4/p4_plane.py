@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p4vm.planes.plane_program import (
+from switchagg.dataplane.contract import Output
+from switchagg.dataplane.p4.plane_program import (
     ADDRESSES,
     HEADERS_BYTES,
     HELD,
@@ -36,7 +37,6 @@ from p4vm.planes.plane_program import (
     headers_of,
     program_path,
 )
-from switchagg.dataplane.contract import Output
 from switchagg.errors import JobError
 from switchagg.wire import HEADER_BYTES, Bundle, headers
 
@@ -53,9 +53,9 @@ IDLE_ELEMENTS = 32
 
 def missing() -> str:
     """What the engine lacks to run the program, in one line; "" if nothing."""
-    lacking = [name for name in ("lark", "pcpp") if find_spec(name) is None]
+    lacking = [name for name in ("p4vm", "lark", "pcpp") if find_spec(name) is None]
     if lacking:
-        return f"the engine's libraries are missing: {', '.join(lacking)}; install switchagg[p4]"
+        return f"the P4 engine is missing ({', '.join(lacking)}): pip install 'switchagg[p4]'"
     try:
         program_path()
     except JobError as error:
@@ -124,10 +124,10 @@ class _Program:
         prefix = self._headers.get((port, size))
         if prefix is None:
             prefix = self._headers[port, size] = np.frombuffer(headers_of(port, size), np.uint8)
-        sent = np.empty((rows, HEADERS_BYTES + size), np.uint8)
-        sent[:, :HEADERS_BYTES] = prefix
-        sent[:, HEADERS_BYTES:] = bundle
-        counts, sizes, frames = self._through(sent, self.control.physical(port))
+        requests = np.empty((rows, HEADERS_BYTES + size), np.uint8)
+        requests[:, :HEADERS_BYTES] = prefix
+        requests[:, HEADERS_BYTES:] = bundle
+        counts, sizes, frames = self._through(requests, self.control.physical(port))
         receivers = _receivers(frames)
         outputs: list[Output] = []
         place = 0
@@ -139,18 +139,18 @@ class _Program:
                 place = end
         return outputs
 
-    def _through(self, sent: Bundle, port: int) -> tuple[list[int], NDArray[np.uint32], Bundle]:
+    def _through(self, requests: Bundle, port: int) -> tuple[list[int], NDArray[np.uint32], Bundle]:
         """How many frames each packet causes; their sizes, and all of them, a row for each."""
         engine: Any = self._switch.engine  # the native one takes arrays
-        rows, size = sent.shape
+        rows, size = requests.shape
         if engine.backend == "native":
             offsets = np.arange(0, rows * size + 1, size, dtype=np.uint32)
-            batch = engine.run_batch(np.full(rows, port, np.uint16), offsets, sent.reshape(-1))
+            batch = engine.run_batch(np.full(rows, port, np.uint16), offsets, requests.reshape(-1))
             counts, sizes, data = np.diff(batch.firsts.astype(np.int64)).tolist(), batch.outputs["size"], batch.data
         else:
-            made = engine.process_many([port] * rows, [row.tobytes() for row in sent])
-            frames = [frame for copies in made for _, frame in copies]
-            counts, sizes = [len(copies) for copies in made], np.array([len(frame) for frame in frames], np.uint32)
+            answers = engine.process_many([port] * rows, [row.tobytes() for row in requests])
+            frames = [frame for copies in answers for _, frame in copies]
+            counts, sizes = [len(copies) for copies in answers], np.array([len(frame) for frame in frames], np.uint32)
             data = np.frombuffer(b"".join(frames), np.uint8)
         if (sizes == size).all():
             return counts, sizes, data.reshape(-1, size)
@@ -159,8 +159,14 @@ class _Program:
         return counts, sizes, padded
 
     def _run(self, commands: Sequence[str]) -> list[str]:
-        with self._switch.batch():
-            return [self._switch.run_command(command) for command in commands]
+        from p4vm.commands.line import run_command
+        from p4vm.source import P4Error
+
+        try:
+            with self._switch.batch():
+                return [run_command(self._switch, command) for command in commands]
+        except P4Error as error:
+            raise JobError(str(error)) from error
 
 
 def _receivers(frames: Bundle) -> NDArray[np.int64]:
@@ -177,7 +183,7 @@ def _together(frames: Bundle, sizes: NDArray[np.uint32], receivers: NDArray[np.i
     ways = (receivers << 16 | sizes).reshape(-1, copies)
     edges = np.flatnonzero((ways[1:] != ways[:-1]).any(axis=1)) + 1
     for start, end in pairwise([0, *edges.tolist(), len(ways)]):
-        way = [(int(each) & 0xFFFF, int(each) >> 16) for each in ways[start]]
+        way = [(int(code) & 0xFFFF, int(code) >> 16) for code in ways[start]]
         for size in sorted({size for size, _ in way}, reverse=True):
             first = next(place for place, (its, _) in enumerate(way) if its == size)
             results = frames[start * copies + first : end * copies : copies, HEADERS_BYTES:size].copy()  # the engine's
@@ -203,12 +209,12 @@ def _check_objects(switch: "ControlledSwitch", *, leaf: bool) -> None:
 def _compiled(variant: Variant, slots: int, backend: str) -> "ControlledSwitch":
     from p4vm.compile import compile_program
     from p4vm.control.controlled_switch import ControlledSwitch
-    from p4vm.source import P4Error
+    from p4vm.source import P4vmError
 
     try:
-        ours, (elements, leaf) = PROGRAMS / "v1model", variant  # ours: what another program hasn't of its own
+        includes, (elements, leaf) = PROGRAMS / "v1model", variant  # what another program hasn't of its own
         path, macros = program_path(leaf=leaf), defines(elements, slots)
-        engine = compile_program(path, backend=backend, includes=[ours], defines=macros)
-    except P4Error as error:
+        engine = compile_program(path, backend=backend, includes=[includes], defines=macros)
+    except P4vmError as error:
         raise JobError(f"data plane p4: {error}") from error
     return ControlledSwitch(engine)

@@ -1,4 +1,4 @@
-"""`simple_switch_grpc`, `simple_switch`, `simple_switch_CLI`: their command lines as those of `switchagg p4`."""
+"""`simple_switch_grpc`, `simple_switch`, `simple_switch_CLI`: their command lines as those of `p4vm`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ UNUSED = ("--nanolog", "--notifications-addr", "--log-level", "-L", "--log-file"
 
 
 def run_words(name: str, words: list[str]) -> list[str]:
-    """`switchagg …` for a command line of simple_switch or simple_switch_grpc. Raises P4Error."""
-    parser = argparse.ArgumentParser(prog=name, description=f"{name} on switchagg's P4 engine.")
+    """`p4vm …` for a command line of simple_switch or simple_switch_grpc. Raises P4Error."""
+    parser = argparse.ArgumentParser(prog=name, description=f"{name} on the P4 engine p4vm.")
     parser.add_argument("json", nargs="?", type=Path, help="what the stand-in for p4c wrote")
     parser.add_argument("-i", "--interface", action="append", default=[], metavar="PORT@INTERFACE")
     parser.add_argument("--no-p4", action="store_true")
@@ -38,7 +38,7 @@ def run_words(name: str, words: list[str]) -> list[str]:
     if options.priority_queues > 1:
         raise P4Error(f"{name}: --priority-queues {options.priority_queues}: a port has one queue here")
     content = program_of(options.json)
-    command = ["p4", "run", content["program"], "--control", f"127.0.0.1:{options.thrift_port}"]
+    command = ["run", content["program"], "--control", f"127.0.0.1:{options.thrift_port}"]
     for option, values in (("-I", content["include"]), ("-D", content["define"]), ("-i", options.interface)):
         command += [word for value in values for word in (option, value)]
     command += ["--pcap", options.pcap] if options.pcap else []
@@ -52,13 +52,13 @@ def run_words(name: str, words: list[str]) -> list[str]:
 def program_of(path: Path) -> dict[str, Any]:
     """What the stand-in for p4c wrote. Raises P4Error: it is something else, or the program has changed."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8")).get("switchagg")
+        content = json.loads(path.read_text(encoding="utf-8")).get("p4vm")
     except OSError as error:
         raise P4Error(f"{path}: can't be read: {error.strerror}") from None
     except (ValueError, AttributeError):
         content = None
     if not isinstance(content, dict):
-        raise P4Error(f"{path}: not made by our p4c-bm2-ss; compile it again with `switchagg p4 tools` on PATH")
+        raise P4Error(f"{path}: not made by our p4c-bm2-ss; compile it again with `p4vm tools` on PATH")
     program = Path(content["program"])
     if not program.exists() or hashlib.sha256(program.read_bytes()).hexdigest() != content["sha256"]:
         raise P4Error(f"{path}: {program} has changed since; compile it again")
@@ -72,14 +72,14 @@ def main() -> int:
         if name == "simple_switch_CLI":
             parser = argparse.ArgumentParser(prog=name)
             parser.add_argument("--thrift-port", default=str(THRIFT_PORT))
-            command = ["p4", "cli", "--control", f"127.0.0.1:{parser.parse_args(words).thrift_port}"]
+            command = ["cli", "--control", f"127.0.0.1:{parser.parse_args(words).thrift_port}"]
         else:
             command = run_words(name, words)
     except P4Error as error:
         print(error, file=sys.stderr)
         return 1
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "emulation.cli.main", *command])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "p4vm.cli.main", *command])
 
 
 if __name__ == "__main__":
