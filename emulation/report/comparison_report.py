@@ -556,13 +556,13 @@ _ONLY_FOR = {
 
 def _scenario_rows(scenario: Scenario) -> list[tuple[str, str]]:
     """The scenario as [table] key = value, in the file's order."""
-    rows, written = [("seed", str(scenario.seed))], canonical(scenario)
+    rows, tables = [("seed", str(scenario.seed))], canonical(scenario)
     unknown = "the profile's" if scenario.workload.profile else "measured before the run"
     only_for = {key: text for key, text in _ONLY_FOR.items() if not scenario.paced or key != "compute_ns"}
     for table in ("topology", "faults", "workload", "switch", "ps"):
         rows += [
             (f"[{table}] {key}{only_for.get(key, '')}", _value_text(value, unknown))
-            for key, value in written.get(table, {}).items()  # [ps] is there if a method reads it
+            for key, value in tables.get(table, {}).items()  # [ps] is there if a method reads it
         ]
     return rows
 
