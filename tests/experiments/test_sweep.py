@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from emulation.cli.main import app
 from emulation.experiments import pool
 from emulation.experiments.sweep import sweep_cells, sweep_page, sweep_run, sweep_table
+from emulation.report import figure_kit
 from emulation.results.results import MethodResult, plain
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import Scenario, load, load_variants
@@ -60,7 +61,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Backend:
 @pytest.fixture
 def backend(drawn: Backend, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """Without figures, which take most of the time."""
-    monkeypatch.setattr(sweep_page, "draw", lambda _: {})
+    monkeypatch.setattr(figure_kit, "draw", lambda _: {})
     return drawn
 
 
@@ -339,7 +340,8 @@ def test_a_second_key_has_a_table_for_each_value_and_seeds_are_one(tmp_path: Pat
 def test_sweeps_of_one_value_of_seeds_or_of_words_are_drawn(tmp_path: Path, drawn: Backend, text: str) -> None:
     document = documents(tmp_path, text)
     assert len(sweep_page.tables(document)) == 1
-    (figure,) = sweep_page.draw(document).values()
+    figure = sweep_page.figure(document)
+    assert figure is not None
     assert [len(axes.lines) for axes in figure.axes] == [5, 5]
     told = checked(sweep_page._render(document, {"sweep": figure})).told
     assert len(told) == 10 * len(sweep_page.facets(document)[0][1]), "each point of both plots"
@@ -382,7 +384,7 @@ def test_a_cluster_of_ray_comes_to_the_same(tmp_path: Path, monkeypatch: pytest.
         "--set", "methods.sim=['ring', 'switch']", "--set", "topology.workers=2", "--set", "workload.iterations=2",
         "--set", "workload.batch_per_worker=1", "--set", "sweep.topology.rate_bps=[100e9]",
     ]  # fmt: skip
-    monkeypatch.setattr(sweep_page, "draw", lambda _: {})
+    monkeypatch.setattr(figure_kit, "draw", lambda _: {})
     for name, words in (("here", ()), ("ray", ("--ray",))):
         code, said = sweep(tmp_path / name, RATES, *tiny, *words)
         assert code == 0, said
