@@ -33,7 +33,7 @@ MODULES_ALONE = re.compile(
 DECISIONS = "docs/decisions/README.md"
 PACKAGE_FOLDERS = ("switchagg", "p4/p4vm", "transport", "emulation")
 CAPTIONS = {
-    "Guides": r"docs/(?!scenario\.md)[^/]+\.md|(switchagg/programs|p4|emulation/experiments/bench)/README\.md",
+    "Guides": r"docs/(?!scenario\.md)[^/]+\.md|(switchagg/programs|p4|(emulation/experiments|tools)/bench)/README\.md",
     "Labs": r"examples/labs/.*\.md",
     "Reference": r"api/(commands|index)\.md|docs/scenario\.md|.*/PROTOCOL\.md|.*_schema\.md|tests/vectors/README\.md",
     "Project": r"ARCHITECTURE\.md|docs/decisions/README\.md|CONTRIBUTING\.md|CHANGELOG\.md",
