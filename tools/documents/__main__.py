@@ -7,9 +7,9 @@
 A page's ```console blocks are one bash session, in a copy of the checkout of its own. `$ ` begins a command, which goes
 on after `\\` and in a here-document; the lines below are its output: each stands, in this order, in what the command
 writes. There any number matches any number, time units any time, byte units any size, an absolute path any path, `…`
-and `...` anything. A command ends with 0, or, where a line `switchagg: …` or `FAIL …` is shown, with another status.
-One that ends in `&` is waited for until it has written what is shown, and ended with the page. `sudo` does what sudo
-does: few variables, the system's PATH.
+and `...` anything. A command ends with 0, or, where a line `switchagg: …`, `p4vm: …` or `FAIL …` is shown, with another
+status. One that ends in `&` is waited for until it has written what is shown, and ended with the page. `sudo` does what
+sudo does: few variables, the system's PATH.
 
 A comment before a block, `<!-- run: WORDS[, REASON] -->`, says what isn't so:
 

@@ -10,7 +10,7 @@ FENCE = re.compile(r"^( *)```(\S*) *$")
 HERE_DOCUMENT = re.compile(r"<<-? *(['\"]?)(\w+)\1")
 COMMENT = re.compile(r"(?:^|\s)#.*$")
 OURS = re.compile(r" *(\$ |(switchagg|torchrun|sudo|mn|python3?|make|pip) \S)")  # a command, in whatever block
-REFUSED = re.compile(r"switchagg: |FAIL\b")
+REFUSED = re.compile(r"(switchagg|p4vm): |FAIL\b")
 
 TIMES = r"ns|µs|us|ms|s|min|h"
 SIZES = r"B|kB|KB|MB|GB|TB|KiB|MiB|GiB|bytes"
