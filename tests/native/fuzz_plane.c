@@ -49,7 +49,7 @@ struct model_job {
 
 static struct model_job jobs[JOBS];
 static struct model_slot slots[SLOTS][2];
-static uint64_t counted[SA_OUTCOMES_ALL];
+static uint64_t counted[SA_OUTCOMES];
 
 static struct model_job *live_job(uint32_t id) {
     for (int i = 0; i < JOBS; i++)
@@ -235,7 +235,7 @@ static enum sa_outcome model_accept(const uint8_t *datagram, uint32_t size, uint
 /* ---- the plane beside it */
 
 static struct sa_plane *plane;
-static uint64_t counters_before[SA_OUTCOMES_ALL];
+static uint64_t counters_before[SA_OUTCOMES];
 
 /* Whether these are the ports, in any order; ranks may share one here. */
 static bool same_ports(const uint32_t *wanted, uint32_t wanted_count, const uint32_t *ports, uint32_t count) {
@@ -460,7 +460,7 @@ static void compare_state(void) {
             CHECK(owned == (owner_of(slot) != NULL));
             CHECK(!owned || (chunk == slots[slot][version].held && ranks == wanted));
         }
-    for (int i = 0; i < SA_OUTCOMES_ALL; i++) CHECK(sa_plane_counters(plane)[i] - counters_before[i] == counted[i]);
+    for (int i = 0; i < SA_OUTCOMES; i++) CHECK(sa_plane_counters(plane)[i] - counters_before[i] == counted[i]);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -161,7 +161,7 @@ static void make(void) {
     hub = open_end();
     struct sa_switch_config config = {.udp = hub.udp, .plane = plane, .wake = hub.wake, .segments_max = 16,
                                       .pool_packets = 1024, .datagram_bytes = 20 + 4 * ELEMENTS};
-    config.queues[SA_DOWN] = (struct sa_queue_config){.limit_bytes = 1 << 20, .ecn_threshold_bytes = SA_NEVER_MARK};
+    config.queues[SA_DIRECTION_DOWN] = (struct sa_queue_config){.limit_bytes = 1 << 20, .ecn_threshold_bytes = SA_NEVER_MARK};
     sw = sa_switch_new(&config);
     REQUIRE(sw);
     for (uint32_t rank = 0; rank < WORKERS; rank++) {

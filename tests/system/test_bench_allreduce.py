@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def test_a_dead_rank_is_named_and_the_other_methods_continue() -> None:
 def test_where_the_time_of_a_packet_goes() -> None:
     words = ("--workers", "2", "--size", "1MB", "--seconds", "0.3", "--functions", "3")
     done = subprocess.run(
-        switchagg_command("bench", "where", *words), capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-m", "tools.bench", "where", *words], capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "operations of 698 packets per worker" in done.stdout

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,9 @@ def pair(net: Star, kind: Any, options: Any, port: int) -> list[Mesh]:
         return [end.result() for end in ends]
 
 
+TICKETS = count()
+
+
 def turn(pairs: list[list[Mesh]], until_s: float, busy: list[list[Mesh]]) -> int:
     """Run all, with messages on those that are busy, until then; how many have come. No member may be lost."""
     came = 0
@@ -128,8 +132,8 @@ def turn(pairs: list[list[Mesh]], until_s: float, busy: list[list[Mesh]]) -> int
                 assert not [event for event in events if isinstance(event, MemberLost)], type(mesh)
                 came += sum(isinstance(event, MessageReceived) for event in events)
         for one, two in busy:
-            one.send(1, b"", bytes(500), 0)
-            two.send(0, b"", bytes(500), 0)
+            one.send(1, b"", bytes(500), next(TICKETS))
+            two.send(0, b"", bytes(500), next(TICKETS))
         time.sleep(0.02)
     return came
 

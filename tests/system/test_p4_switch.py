@@ -307,7 +307,7 @@ def test_a_program_under_mininet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert captured(tmp_path / "pcaps", "s1-eth1_in")
     assert "2 to 1" in (tmp_path / "s1.log").read_text()
     output = mn("--switch", f"switchagg_p4,program={tmp_path}/none.p4", "--test", "none")
-    assert "the data plane ended at its start (its last line: switchagg: " in output
+    assert "the data plane ended at its start (its last line: p4vm: " in output
     assert "none.p4: can't read it: No such file or directory" in output
 
 

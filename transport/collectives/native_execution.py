@@ -41,11 +41,12 @@ def combines_in_c(array: NDArray[Any], op: Op) -> bool:
     return array.flags.aligned and array.dtype.isnative and array.dtype in COMBINED[op][1]
 
 
-def combine_at(op: Op, dtype: np.dtype[Any], target: int, operand: int, count: int) -> None:
-    """Combine, in place, so many values at these addresses, which C can't."""
+def combine_at(op: Op, array: NDArray[Any], target: int, operand: int, count: int) -> None:
+    """Combine, in place, so many values at these addresses, which C can't. array: of their type and class."""
     if count:
-        kind = ctypes.c_uint8 * (count * dtype.itemsize)
-        into, values = (np.frombuffer(memoryview(kind.from_address(address)), dtype) for address in (target, operand))
+        kind = ctypes.c_uint8 * (count * array.itemsize)
+        memory = (memoryview(kind.from_address(address)) for address in (target, operand))
+        into, values = (np.frombuffer(buffer, array.dtype).view(type(array)) for buffer in memory)
         with np.errstate(all="ignore"):  # as C
             OPS[op](into, values, out=into)
 
@@ -73,9 +74,8 @@ class NativeExecution:
         if combines_in_c(array, op):
             dtype, combine = DTYPES.index(array.dtype), COMBINED[op][0]
         elif program.combines:
-            values = array.dtype
             OPS[op](self._scratch[:0], self._scratch[:0], out=self._scratch[:0])  # raises where NumPy can't either
-            self._elsewhere = COMBINE_ELSEWHERE(lambda _, *where: combine_at(op, values, *where))
+            self._elsewhere = COMBINE_ELSEWHERE(lambda _, *where: combine_at(op, array, *where))
         self._handle = self._library.sa_execution_new(
             ctypes.byref(program.native),
             array.ctypes.data,

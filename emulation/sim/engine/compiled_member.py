@@ -103,7 +103,7 @@ class CompiledMember(CollectiveParty):
     def _combine_elsewhere(self, number: int, into: int, from_address: int, count: int) -> None:
         """Combine, in place, values of a call that C can't, at these addresses."""
         call = self._in_use[number][-1]
-        self._group.clock.guarded(lambda: combine_at(call.op, call.array.dtype, into, from_address, count))
+        self._group.clock.guarded(lambda: combine_at(call.op, call.array, into, from_address, count))
 
     def _begin(self, call: CollectiveCall, now_ns: int) -> None:
         self._calls[call.key] = call
