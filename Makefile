@@ -6,7 +6,7 @@ export VENV PYTHON
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready examples native compare bench test check docs documents clean
+.PHONY: help setup ready examples native compare bench quick test check docs documents clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ compare: ready ## real training through the switch and over host allreduce: a ta
 
 bench: ready ## planes, numbers and allreduce beside Gloo and a TCP ring: results/bench, half an hour; ARGS=--quick: five minutes
 	@$(BIN)/switchagg bench all --out results/bench $(ARGS)
+
+quick: ready ## what to run before a commit: the rules, codecs, data planes and schedules, with two seeds: a minute and a half
+	@$(BIN)/python -m pytest -q --numprocesses=auto --maxprocesses=4 --seeds=2 tests/core tests/conformance tests/schedules tests/bounded tests/vectors $(ARGS)
 
 test: ready ## the tests, on up to four processors; ARGS="tests/core/test_wire.py -k golden" chooses some, on one
 	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=auto --maxprocesses=4 --durations=20)

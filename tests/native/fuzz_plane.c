@@ -141,7 +141,7 @@ static enum sa_outcome model_up(const struct model_job *job, struct model_slot *
     results->valued_count = 1;
     results->valued[3] = (uint8_t)((results->valued[3] & ~5) | (again ? 4 : 0));
     results->valued[13] = (uint8_t)(job->parent_rank + (slot->marked ? 128 : 0));
-    return again ? SA_SUMS_UP_AGAIN : SA_SUMS_UP;
+    return again ? SA_UP_AGAIN : SA_UP;
 }
 
 static void model_results(const struct model_job *job, const struct model_slot *slot, const uint8_t *datagram,
