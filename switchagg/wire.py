@@ -175,9 +175,6 @@ ROUTE_BITS = 3 << 9
 OWNERS = 64
 """An owner has 6 bits."""
 
-OWNER_BITS = OWNERS - 1 << 3
-"""The bits of the first 32 that hold the owner."""
-
 
 def kind_of(op: int, flags: int, route: int = Route.ALL, owner: int = 0) -> int:
     """The first 32 bits of a packet, which all of these are part of. Flags can be tested and set in it."""

@@ -290,18 +290,6 @@ def _drop_others(values: dict[str, Any]) -> None:
             del values[key]
 
 
-def from_canonical(values: dict[str, Any]) -> Scenario:
-    """The scenario that `canonical` gave as plain values; also as JSON has them."""
-    tables = {
-        name: {
-            key: list(value) if isinstance(value, tuple) else value for key, value in table.items() if value is not None
-        }
-        for name, table in values.items()
-        if isinstance(table, dict)
-    }
-    return _build({**values, **tables}, "scenario")
-
-
 def _with_profile(scenario: Scenario, document: dict[str, Any]) -> Scenario:
     """The scenario with its profile's batch, unless it has its own; and profiles checked, those of jobs, too."""
     if fault := tenants_fault(scenario.jobs, Path(scenario.folder)):

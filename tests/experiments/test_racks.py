@@ -10,10 +10,11 @@ from emulation.experiments.compare import choose_plane
 from emulation.report.topology_figure import topology_figure
 from emulation.report.wording import topology_text
 from emulation.scenario.bounds import NetworkParameters, algbw_bound, busiest, loads
-from emulation.scenario.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.scenario import Scenario, ScenarioError, canonical, parse
 from emulation.scenario.topologies.topology import Fabric, LinkSettings, Topology
 from emulation.scenario.topologies.topology_kinds import topology
 from switchagg.dataplane.plane_kinds import DATAPLANES
+from tests.shared.canonical_scenario import from_canonical
 from transport.group.method_name import parse as parse_method
 
 RATE_BPS = 200_000_000

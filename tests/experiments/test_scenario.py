@@ -9,10 +9,11 @@ import pytest
 
 from emulation.scenario import key_reference
 from emulation.scenario import scenario as scenarios
-from emulation.scenario.scenario import ScenarioError, canonical, find, from_canonical, load, parse, shipped
+from emulation.scenario.scenario import ScenarioError, canonical, find, load, parse, shipped
 from emulation.scenario.scenario_flows import own_hosts, places
 from emulation.scenario.scenario_tables import TABLES
 from emulation.scenario.workload_kinds import WORKLOADS
+from tests.shared.canonical_scenario import from_canonical
 
 ROOT = Path(__file__).resolve().parents[2]
 MINIMAL = 'name = "tiny"\ntitle = "A tiny one"\n'
@@ -195,7 +196,7 @@ def test_canonical_round_trips() -> None:
     plain = canonical(scenario)
     assert "file" not in plain
     assert plain["methods"] == {"mininet": ["gloo", "switch"], "sim": ["switch"]}
-    again = scenarios.from_canonical(plain)
+    again = from_canonical(plain)
     assert again == dataclasses.replace(scenario, file="scenario")
     assert again.baseline_for("sim") is None
 
@@ -204,16 +205,14 @@ def test_unequal_compute_round_trips_through_json() -> None:
     text = '[workload]\ncompute_ns = {distribution = "normal", mean_ns = 5, deviation_ns = 1}\n'
     text += "[faults]\nstragglers = [{rank = 2, factor = 3}, {rank = 1, to_iteration = 7}]\n"
     scenario = parse(MINIMAL + text, "t")
-    assert scenarios.from_canonical(json.loads(json.dumps(canonical(scenario)))) == dataclasses.replace(
-        scenario, file="scenario"
-    )
+    assert from_canonical(json.loads(json.dumps(canonical(scenario)))) == dataclasses.replace(scenario, file="scenario")
     assert "stragglers" not in canonical(parse(MINIMAL, "t"))["faults"]
 
 
 def test_a_training_method_is_written_in_full_and_left_out_without_one() -> None:
     scenario = parse(MINIMAL + '[workload]\nsynchronisation = "diloco:period=20"\n', "t")
     assert scenario.workload.synchronisation == "diloco:period=20,rate=0.7,momentum=0.9"
-    assert scenarios.from_canonical(canonical(scenario)) == dataclasses.replace(scenario, file="scenario")
+    assert from_canonical(canonical(scenario)) == dataclasses.replace(scenario, file="scenario")
     assert "synchronisation" not in canonical(parse(MINIMAL + '[workload]\nsynchronisation = ""\n', "t"))["workload"]
 
 
@@ -369,7 +368,7 @@ def test_a_sweep_runs_the_scenario_with_each_value(tmp_path: Path) -> None:
     assert "sweep" not in scenarios.canonical(variants[0][1])
     whole = scenarios.load(path)
     assert scenarios.canonical(whole)["sweep"] == {"topology.workers": [2, 4, 8], "seed": [5]}
-    assert scenarios.from_canonical(scenarios.canonical(whole)).sweep == whole.sweep
+    assert from_canonical(scenarios.canonical(whole)).sweep == whole.sweep
 
 
 def test_keys_of_a_sweep_are_combined_or_go_together(tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ import pytest
 from emulation.report.comparison_report import render
 from emulation.results.results import MethodResult, document, plain
 from emulation.scenario.profiles.model_profile import decode
-from emulation.scenario.scenario import Scenario, ScenarioError, canonical, from_canonical, load, parse
+from emulation.scenario.scenario import Scenario, ScenarioError, canonical, load, parse
 from emulation.sim import simulated_run, simulated_training
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.replay.size_only_replicas import ProfileReplicas
 from emulation.sim.simulated_run import run_method, simulation_config
 from emulation.testbed.host import host_facts
+from tests.shared.canonical_scenario import from_canonical
 from transport.group.method_name import parse as parse_method
 
 MODEL = """

@@ -13,7 +13,7 @@ SWITCHAGG = [sys.executable, "-m", "emulation.cli.main"]
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 CLEANS_UP = """
 import time
-from emulation.cli import outcomes
+from {package} import outcomes
 outcomes.CLEANING_S = 2
 with outcomes.outcomes():
     try:
@@ -55,9 +55,17 @@ def test_a_server_ends_in_order() -> None:
     assert (code, errors) == (130, "switchagg: interrupted; everything it had started is stopped\n")
 
 
+@pytest.mark.parametrize(
+    ("package", "message"),
+    [
+        ("emulation.cli", "switchagg: interrupted; everything it had started is stopped"),
+        ("p4vm.cli", "p4vm: interrupted"),
+    ],
+)
 @pytest.mark.parametrize(("seconds", "cleaned"), [(1, "cleaned\n"), (60, "")])
-def test_what_is_cleaned_up_is_cleaned_up_to_its_end(seconds: int, cleaned: str) -> None:
+def test_what_is_cleaned_up_is_cleaned_up_to_its_end(seconds: int, cleaned: str, package: str, message: str) -> None:
     """If that takes too long, a signal is heard again."""
-    code, output, errors = signalled([sys.executable, "-c", CLEANS_UP.format(seconds=seconds)], "ready")
+    program = CLEANS_UP.format(seconds=seconds, package=package)
+    code, output, errors = signalled([sys.executable, "-c", program], "ready")
     assert (code, output) == (1, cleaned)  # of Typer's Exit, outside its command
-    assert "interrupted; everything it had started is stopped" in errors
+    assert message in errors

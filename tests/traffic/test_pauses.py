@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from emulation.scenario.scenario import ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.scenario import ScenarioError, canonical, parse
 from emulation.scenario.scenario_tables import PACKET
 from emulation.scenario.topologies.topology import Fabric
 from emulation.sim.engine.compiled_network import CompiledNetwork
@@ -24,6 +24,7 @@ from emulation.sim.network.virtual_clock import SimulationError, VirtualClock
 from emulation.sim.simulated_run import _simulation, simulation_config
 from switchagg.native import library
 from switchagg.wire import headers
+from tests.shared.canonical_scenario import from_canonical
 
 needs_c = pytest.mark.skipif(bool(library.missing()), reason=library.missing())
 MB_S = 1_000_000_000 // 8

@@ -11,13 +11,14 @@ import pytest
 from emulation.report.topology_figure import topology_figure
 from emulation.report.wording import topology_text
 from emulation.scenario.bounds import Busiest, NetworkParameters, bound, busiest, loads
-from emulation.scenario.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.scenario import Scenario, ScenarioError, canonical, parse
 from emulation.scenario.topologies.topology import HASH, STAR, Fabric, LinkSettings, Topology
 from emulation.scenario.topologies.topology_kinds import topology
 from emulation.sim.host_costs import HostCosts
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
+from tests.shared.canonical_scenario import from_canonical
 from transport.collectives.cost import traffic_matrix
 from transport.group.method_name import parse as parse_method
 

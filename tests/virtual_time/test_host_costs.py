@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.scenario.scenario import ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.scenario import ScenarioError, canonical, parse
 from emulation.sim.flow.flow_methods import FLOWS
 from emulation.sim.host_costs import FREE, HostCosts
 from emulation.sim.network.simulated_link import UDP_FRAMING_BYTES, LinkConfig
@@ -14,6 +14,7 @@ from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
 from switchagg.wire import frame_bytes
+from tests.shared.canonical_scenario import from_canonical
 
 DELAY_NS = 500
 TRANSFER_NS = 20_000

@@ -7,7 +7,7 @@ import pytest
 
 from emulation.report.wording import topology_text
 from emulation.scenario.bounds import NetworkParameters, bound, loads
-from emulation.scenario.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.scenario import Scenario, ScenarioError, canonical, parse
 from emulation.scenario.topologies.topology import SINGLE, Fabric, LinkSettings
 from emulation.scenario.topologies.topology_kinds import topology
 from emulation.sim.host_costs import HostCosts
@@ -15,6 +15,7 @@ from emulation.sim.network.simulated_link import UDP_FRAMING_BYTES, LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from switchagg.wire import frame_bytes
+from tests.shared.canonical_scenario import from_canonical
 from transport.group.method_name import parse as parse_method
 
 DELAY_NS = 500

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from emulation.results.results import document, unequal_ranks
-from emulation.scenario.scenario import ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.scenario import ScenarioError, canonical, parse
 from emulation.scenario.topologies.topology import Fabric
 from emulation.sim.network.bounded_simulation import BoundedSimulation
 from emulation.sim.network.simulated_link import DROPPABLE, LinkConfig, SimulatedLink, Tail
@@ -17,6 +17,7 @@ from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.network.virtual_clock import VirtualClock
 from emulation.sim.simulated_run import run_method
+from tests.shared.canonical_scenario import from_canonical
 from transport.bounded.bounded_packets import BoundedHeader
 from transport.bounded.bounded_table import BOUNDED
 from transport.bounded.transfers import OutgoingTransfer, SendPlan

@@ -11,9 +11,10 @@ pytest.importorskip("torch", reason="training needs torch")
 from test_sim_run import scenario, train
 
 from emulation.scenario.compute import ComputeTimes
-from emulation.scenario.scenario import Scenario, ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.scenario import Scenario, ScenarioError, canonical, parse
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.simulated_run import run_method
+from tests.shared.canonical_scenario import from_canonical
 from transport.group.method_name import METHODS
 from transport.group.method_name import parse as parse_method
 

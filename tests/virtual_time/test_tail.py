@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.scenario.scenario import ScenarioError, canonical, from_canonical, parse
+from emulation.scenario.scenario import ScenarioError, canonical, parse
 from emulation.sim.network.simulated_link import LinkConfig, SimulatedLink, Tail, TailDelays
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.strict_link import StrictLink
@@ -15,6 +15,7 @@ from emulation.sim.network.timing import time_allreduce
 from emulation.sim.network.virtual_clock import VirtualClock
 from emulation.sim.simulated_run import simulation_config
 from switchagg.native import library
+from tests.shared.canonical_scenario import from_canonical
 
 TAIL = Tail(3.0, 1_000_000, 100_000)
 SCENARIO = """

@@ -12,7 +12,7 @@ import numpy as np
 
 from emulation.experiments.bench import bandwidths
 from emulation.results.results import percentile
-from switchagg.codecs import FIXED_POINT, CallShape, Codec, codec_named
+from switchagg.codecs import FIXED_POINT, Array, CallShape, Codec, codec_named
 from switchagg.native.library import CoreMissing, load
 from switchagg.native.native_codec import begin
 
@@ -109,29 +109,34 @@ def _python(size_bytes: int) -> dict[tuple[str, str], Step]:
 
 
 def _native(size_bytes: int, codec: Codec, workers: int, whats: tuple[str, str, str]) -> dict[tuple[str, str], Step]:
-    """As the endpoint does it: values <-> the payload's big-endian integers. whats: names of codes, encoding, decoding.
-    Raises CoreMissing."""
-    library = load()
+    """whats: names of codes, encoding, decoding. Raises CoreMissing."""
     values = _values(size_bytes, codec.values_per_word(np.dtype(np.float32)))
+    return dict(zip(((what, "native") for what in whats), native_steps(codec, values, workers, ELEMENTS), strict=True))
+
+
+def native_steps(codec: Codec, values: Array, workers: int, elements: int) -> tuple[Step, Step, Step]:
+    """Codes, encoding and decoding by the compiled core, as the endpoint does it: values <-> the payload's big-endian
+    integers. values: rows of what so many elements carry, whole. Raises CoreMissing."""
+    library = load()
     codes = np.empty(len(values), np.int32)
-    payload = np.empty((len(values), 4 * ELEMENTS), np.uint8)
+    payload = np.empty((len(values), 4 * elements), np.uint8)
     back = np.empty_like(values)
-    coding = begin(codec, values.dtype, ELEMENTS, workers)
+    coding = begin(codec, values.dtype, elements, workers)
 
     def prepare() -> None:
         library.sa_codec_prepare(ctypes.byref(coding), values.ctypes.data, values.size, codes.ctypes.data)
 
     def encode() -> None:
         addresses = (agreed.ctypes.data, payload.ctypes.data)
-        library.sa_codec_encode(ctypes.byref(coding), values.ctypes.data, values.size, *addresses, 4 * ELEMENTS)
+        library.sa_codec_encode(ctypes.byref(coding), values.ctypes.data, values.size, *addresses, 4 * elements)
 
     def decode() -> None:
         addresses = (agreed.ctypes.data, payload.ctypes.data)
-        library.sa_codec_decode(ctypes.byref(coding), back.ctypes.data, values.size, *addresses, 4 * ELEMENTS)
+        library.sa_codec_decode(ctypes.byref(coding), back.ctypes.data, values.size, *addresses, 4 * elements)
 
     prepare()
     agreed = codes.astype(np.int16)
-    twin = codec.begin(CallShape(values.dtype, len(values), ELEMENTS, workers))
+    twin = codec.begin(CallShape(values.dtype, len(values), elements, workers))
     assert (codes == twin.prepare(values, slice(0, len(values)))).all()
     encode()
     coding.ranks = 1  # what is decoded is one worker's
@@ -141,4 +146,4 @@ def _native(size_bytes: int, codec: Codec, workers: int, whats: tuple[str, str, 
     words, twin.ranks = twin.encode(first, slice(0, 1)), 1
     assert (payload[:1].view(">i4") == words).all(), "what is timed must be the real thing"
     assert (back[:1] == twin.decode(words, slice(0, 1))).all()
-    return dict(zip(((what, "native") for what in whats), (prepare, encode, decode), strict=True))
+    return prepare, encode, decode

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from emulation.experiments.bench.codec_times import native_steps
 from emulation.experiments.study.wire_bytes import ELEMENTS, CountedCompression
 from emulation.results.results import percentile
 from emulation.sim.network.simulated_link import LinkConfig
@@ -22,8 +22,7 @@ from switchagg.codecs.array_codec import Reduction, Tensor
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import parse_codec
 from switchagg.lockstep import sum_together
-from switchagg.native.library import load
-from switchagg.native.native_codec import begin, missing
+from switchagg.native.native_codec import missing
 
 VALUES, SHAPE = 1 << 20, (1024, 1024)
 TURNS = 5
@@ -60,31 +59,13 @@ def compiled(codec: str, workers: int) -> bool:
     return isinstance(used, Codec) and not missing(used)
 
 
-def _steps(codec: Codec | ArrayCodec, values: Array, workers: int) -> list[Callable[[], Any]]:
-    """Codes, encoding and decoding by the compiled core; []: it doesn't have this codec."""
+def _steps(codec: Codec | ArrayCodec, values: Array, workers: int) -> Sequence[Callable[[], Any]]:
+    """Codes, encoding and decoding by the compiled core; empty: it doesn't have this codec."""
     if not isinstance(codec, Codec) or missing(codec):
-        return []
-    library, width = load(), row_of(values.dtype, ELEMENTS, codec)[1]
-    rows = -(-values.size // width)
-    values = np.resize(values, (rows, width))  # rows must be full
-    coding = begin(codec, values.dtype, ELEMENTS, workers)
-    codes, payload = np.empty(rows, np.int32), np.empty((rows, 4 * ELEMENTS), np.uint8)
-    back = np.empty_like(values)
-
-    def prepare() -> None:
-        library.sa_codec_prepare(ctypes.byref(coding), values.ctypes.data, values.size, codes.ctypes.data)
-
-    def encode() -> None:
-        addresses = (agreed.ctypes.data, payload.ctypes.data)
-        library.sa_codec_encode(ctypes.byref(coding), values.ctypes.data, values.size, *addresses, 4 * ELEMENTS)
-
-    def decode() -> None:
-        addresses = (agreed.ctypes.data, payload.ctypes.data)
-        library.sa_codec_decode(ctypes.byref(coding), back.ctypes.data, values.size, *addresses, 4 * ELEMENTS)
-
-    prepare()
-    agreed = codes.astype(np.int16)
-    return [prepare, encode, decode]
+        return ()
+    width = row_of(values.dtype, ELEMENTS, codec)[1]
+    rows = np.resize(values, (-(-values.size // width), width))  # rows must be full
+    return native_steps(codec, rows, workers, ELEMENTS)
 
 
 def _carry(reduction: Reduction, workers: int, key: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -17,6 +18,7 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+CLEANING_S = 30
 EXTRAS = {"grpc": "[p4runtime]", "google": "[p4runtime]", "p4": "[p4runtime]"}
 """Package -> the extra that brings it; all others come with p4vm itself."""
 
@@ -49,12 +51,14 @@ def outcomes() -> Iterator[None]:
 
 @contextmanager
 def at_first_signal(act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` when the first of ENDS comes; further ones are ignored to the end of the process."""
-    arrivals: list[int] = []
+    """Call `act` when the first of ENDS comes, and ignore further ones to the end of the process. If it hasn't ended
+    CLEANING_S later, the next one calls `act` again."""
+    quiet_until_s = 0.0
 
-    def handle(number: int, _frame: FrameType | None) -> None:
-        arrivals.append(number)
-        if len(arrivals) == 1:
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal quiet_until_s
+        if time.monotonic() >= quiet_until_s:
+            quiet_until_s = time.monotonic() + CLEANING_S
             act()
 
     numbers = [number for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN]  # `nohup` stays what it is
@@ -62,9 +66,11 @@ def at_first_signal(act: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
+        if quiet_until_s:
+            signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # or one that comes meanwhile is reported as lost
         for number, handler in previous.items():
             if signal.getsignal(number) is handle:
-                signal.signal(number, signal.SIG_IGN if arrivals else handler)
+                signal.signal(number, signal.SIG_IGN if quiet_until_s else handler)
 
 
 def _interrupt() -> NoReturn:
