@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from everything import packet, switch
 
-from p4vm.commands.line import COMMANDS, REFUSED, complete, run_command, run_file, shown
+from p4vm.commands.line import COMMANDS, REFUSED, complete, error_line, run_command, run_file
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.source import P4Error
 
@@ -22,7 +22,7 @@ def talk(running: ControlledSwitch, *lines: str) -> str:
         try:
             printed = run_command(running, line)
         except P4Error as error:
-            printed = shown(error)
+            printed = error_line(error)
     return printed
 
 

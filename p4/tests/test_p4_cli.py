@@ -287,15 +287,15 @@ def test_a_client_that_does_not_read_is_dropped(
         client.setblocking(False)
         server.serve()
         server.serve()
-        assert len(server._visitors) == 2
+        assert len(server._connections) == 2
         for _ in range(2000):
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
                 client.send(b"help\n" * 100)
             server.serve()
-            if len(server._visitors) == 1:
+            if len(server._connections) == 1:
                 break
         assert exchange(server, other, b"table_num_entries fixed\n", 1) == [{"ok": True, "text": "2"}]
-        assert len(server._visitors) == 1, "the first is gone"
+        assert len(server._connections) == 1, "the first is gone"
 
 
 def test_few_commands_a_turn(
@@ -320,12 +320,12 @@ def test_too_many_clients_are_turned_away(served: tuple[ControlledSwitch, Prompt
     for _ in range(40):
         clients.append(connect(address))
         server.serve()
-    assert len(server._visitors) == control.CLIENTS_MAX
+    assert len(server._connections) == control.CLIENTS_MAX
     for client in clients:
         client.close()
     for _ in range(40):
         server.serve()
-    assert not server._visitors
+    assert not server._connections
 
 
 def test_an_address_is_taken_once_and_a_stale_one_again(tmp_path: Path) -> None:
@@ -449,7 +449,7 @@ def test_a_queue_keeps_its_depth_and_rate() -> None:
     for now in range(1_000_000, 1_020_000, 100):
         for _ in range(queue.due(now)):
             queue.packets.popleft()
-            queue.sent(1)
+            queue.on_transmit(1)
             left.append(now)
     gaps = {after - before for before, after in itertools.pairwise(left[3:])}
     assert len(left) == 10

@@ -375,7 +375,7 @@ def _prompt_words(context: typer.Context, control: str | None) -> str:
 
 def _serve(host: Host, program: Path, prompt: str, seconds: float | None, ready_file: Path | None) -> None:
     _warn(host.warnings)
-    names = ", ".join(f"{number}@{seat.port.interface}" for number, seat in host.seats.items())
+    names = ", ".join(f"{number}@{state.port.interface}" for number, state in host.port_states.items())
     typer.echo(f"{program} ({host.switch.engine.backend}) on {names}; commands: {prompt}; Ctrl-C ends")
     if ready_file is not None:
         ready_file.write_text(f"{host.control.address if host.control else ''}\n")

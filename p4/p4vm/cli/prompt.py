@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from p4vm.commands.line import shown
+from p4vm.commands.line import error_line
 from p4vm.source import P4Error
 
 PROMPT = "RuntimeCmd: "
@@ -60,7 +60,7 @@ def say(client: Any, line: str) -> bool:
     try:
         text = client.command(line)
     except P4Error as error:
-        typer.echo(shown(error))
+        typer.echo(error_line(error))
         return False
     if text:
         typer.echo(text)

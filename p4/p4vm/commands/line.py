@@ -79,7 +79,7 @@ def run_file(switch: ControlledSwitch, path: Path) -> str:
             try:
                 text = run_command(switch, line)
             except P4Error as error:
-                raise P4Error(shown(error), Position(str(path), number, 1)) from None
+                raise P4Error(error_line(error), Position(str(path), number, 1)) from None
             if text:
                 printed.append(text)
     return "\n".join(printed)
@@ -98,7 +98,7 @@ def file_lines(path: Path) -> Iterator[tuple[int, str]]:
     yield from enumerate(text.splitlines(), 1)
 
 
-def shown(error: P4Error) -> str:
+def error_line(error: P4Error) -> str:
     """An error as scripts for bmv2 expect to see it."""
     return error.message if _OWN_WORDS.match(error.message) else f"Error: {error.message}"
 

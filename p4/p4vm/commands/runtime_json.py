@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from p4vm.commands.line import COMMANDS, FILE_BYTES_MAX, shown
+from p4vm.commands.line import COMMANDS, FILE_BYTES_MAX, error_line
 from p4vm.control.control_tables import PRIORITY_MAX, TableState
 from p4vm.control.control_values import SEPARATORS
 from p4vm.control.controlled_switch import ControlledSwitch
@@ -69,27 +69,31 @@ def load(path: str | Path, switch: ControlledSwitch) -> Loaded:
 
 def apply(content: object, switch: ControlledSwitch) -> Loaded:
     """As `load` for what the file holds."""
-    whole = _object(content, "the file", TOP)
-    target = whole.get("target", "bmv2")
+    document = _object(content, "the file", TOP)
+    target = document.get("target", "bmv2")
     if target != "bmv2":
         raise P4Error(f"target {target!r}: entries for another switch; expected bmv2")
     loaded = Loaded()
     with switch.batch():
-        loaded.table_entries = _each(whole, "table_entries", lambda entry: _table_entry(switch, entry))
-        loaded.multicast_groups = _each(whole, "multicast_group_entries", lambda entry: _group_entry(switch, entry))
-        loaded.clone_sessions = _each(whole, "clone_session_entries", lambda entry: _session_entry(switch, entry))
+        loaded.table_entries = _apply_entries(document, "table_entries", lambda entry: _table_entry(switch, entry))
+        loaded.multicast_groups = _apply_entries(
+            document, "multicast_group_entries", lambda entry: _group_entry(switch, entry)
+        )
+        loaded.clone_sessions = _apply_entries(
+            document, "clone_session_entries", lambda entry: _session_entry(switch, entry)
+        )
     return loaded
 
 
-def _each(whole: dict[str, Any], name: str, carry_out: Callable[[object], None]) -> int:
-    entries = whole.get(name, [])
+def _apply_entries(document: dict[str, Any], name: str, carry_out: Callable[[object], None]) -> int:
+    entries = document.get(name, [])
     if not isinstance(entries, list):
         raise P4Error(f"{name}: expected a list, got {_what(entries)}")
     for place, entry in enumerate(entries):
         try:
             carry_out(entry)
         except P4Error as error:
-            raise P4Error(f"{name}[{place}]: {shown(error).removeprefix('Error: ')}") from None
+            raise P4Error(f"{name}[{place}]: {error_line(error).removeprefix('Error: ')}") from None
     return len(entries)
 
 
@@ -129,13 +133,13 @@ def _key(state: TableState, name: str, value: object) -> str:
 
 def _group_entry(switch: ControlledSwitch, content: object) -> None:
     entry = _object(content, "a group", GROUP_ENTRY)
-    switch.mc_group_set(_whole(entry, "multicast_group_id"), _replicas(entry))
+    switch.mc_group_set(_integer(entry, "multicast_group_id"), _replicas(entry))
 
 
 def _session_entry(switch: ControlledSwitch, content: object) -> None:
     entry = _object(content, "a session", SESSION_ENTRY)
-    truncate = _whole(entry, "packet_length_bytes", 0)
-    switch.mirroring_set(_whole(entry, "clone_session_id"), _replicas(entry), truncate)
+    truncate = _integer(entry, "packet_length_bytes", 0)
+    switch.mirroring_set(_integer(entry, "clone_session_id"), _replicas(entry), truncate)
 
 
 def _replicas(entry: dict[str, Any]) -> list[PacketReplica]:
@@ -143,7 +147,7 @@ def _replicas(entry: dict[str, Any]) -> list[PacketReplica]:
     if not isinstance(listed, list):
         raise P4Error(f"replicas: expected a list, got {_what(listed)}")
     copies = [_object(copy, "a replica", REPLICA) for copy in listed]
-    return [PacketReplica(_whole(copy, "egress_port"), _whole(copy, "instance", 0)) for copy in copies]
+    return [PacketReplica(_integer(copy, "egress_port"), _integer(copy, "instance", 0)) for copy in copies]
 
 
 # ---- checks
@@ -172,7 +176,7 @@ def _text(entry: dict[str, Any], name: str) -> str:
     return value
 
 
-def _whole(entry: dict[str, Any], name: str, otherwise: int | None = None) -> int:
+def _integer(entry: dict[str, Any], name: str, otherwise: int | None = None) -> int:
     value = entry.get(name, otherwise)
     if isinstance(value, bool) or not isinstance(value, int):
         raise P4Error(f"{name}: expected a whole number, got {_what(value)}")

@@ -93,7 +93,7 @@ def _show_arrays(switch: ControlledSwitch) -> str:
 
 def _switch_info(switch: ControlledSwitch) -> str:
     counted = switch.engine.counters
-    shown = {
+    rows = {
         "program": switch.program.file,
         "backend": switch.engine.backend,
         "received": counted.received,
@@ -104,8 +104,8 @@ def _switch_info(switch: ControlledSwitch) -> str:
         "too_many_turns": counted.too_many_turns,
         **counted.names,
     }
-    width = 5 + max(len(name) for name in shown)
-    return "\n".join(f"{name:{width}}: {value}" for name, value in shown.items())
+    width = 5 + max(len(name) for name in rows)
+    return "\n".join(f"{name:{width}}: {value}" for name, value in rows.items())
 
 
 COMMANDS = command_words.table(

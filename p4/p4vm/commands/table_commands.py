@@ -197,7 +197,7 @@ _COMMANDS = (
 
 def _for_table(name: str, older: str) -> Command:
     """The older form of an act_prof_ command: it names a table of the profile."""
-    command = next(one for one in _COMMANDS if one.name == f"act_prof_{name}")
+    command = next(row for row in _COMMANDS if row.name == f"act_prof_{name}")
 
     def calls(switch: ControlledSwitch, table: str, *values: object) -> object:
         return command.call(switch, switch._profile_of(switch.tables[table]).name, *values)

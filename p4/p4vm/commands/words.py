@@ -131,12 +131,12 @@ def _keyed(state: TableState, words: list[str], after: str) -> list[object]:
         what = {"": "nothing", "PARAMETERS…": "the action's parameters"}.get(after, "a handle")
         raise P4Error(f"Table {state.name} needs {len(state.keys)} key fields, then => and {what}; found no =>")
     arrow = rest.index("=>") if "=>" in rest else len(rest)
-    keys, given = rest[:arrow], rest[arrow + 1 :]
+    keys, data = rest[:arrow], rest[arrow + 1 :]
     if after in ("", "PARAMETERS…"):
-        return [keys, given, priority] if after else [keys, priority]
-    if len(given) != 1:
-        raise P4Error(f"Invalid arguments, could not find handle: expected one after =>, got {len(given)}")
-    return [keys, number(given[0], "handle"), priority]
+        return [keys, data, priority] if after else [keys, priority]
+    if len(data) != 1:
+        raise P4Error(f"Invalid arguments, could not find handle: expected one after =>, got {len(data)}")
+    return [keys, number(data[0], "handle"), priority]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +156,9 @@ class Form:
 
 def form_of(usage: str, least: int) -> Form:
     """`PORTS…` stands for any number of words; what begins with `[` may be left out."""
-    name, *written = re.sub(r" ?\| ?[^\s\]]+", "", usage).split()
-    needed = next((at for at, word in enumerate(written) if word.startswith("[")), len(written))
-    words = [word.strip("[]") for word in written]
+    name, *usage_words = re.sub(r" ?\| ?[^\s\]]+", "", usage).split()
+    needed = next((at for at, word in enumerate(usage_words) if word.startswith("[")), len(usage_words))
+    words = [word.strip("[]") for word in usage_words]
     count = sum(not word.endswith("…") and word not in ("=>", "RATE:BURST") for word in words[:needed])
     kinds = [_kind(name, word) for word in words]
     alone = next((at for at, kind in enumerate(kinds) if kind in RESTS or kind == "KEYS…"), len(words))

@@ -20,12 +20,12 @@ RATES = 2
 
 def instances(program: ir.ProgramIr, *kinds: str) -> dict[str, ir.ExternInstance]:
     """Extern instances of these kinds by name, also those that only tables name."""
-    found = {instance.name: instance for instance in program.externs if instance.kind in kinds}
+    by_name = {instance.name: instance for instance in program.externs if instance.kind in kinds}
     for table in program.tables:
         for instance in (table.counter, table.meter):
             if instance is not None and instance.kind in kinds:
-                found.setdefault(instance.name, instance)
-    return found
+                by_name.setdefault(instance.name, instance)
+    return by_name
 
 
 class CellControl(TableControl):
@@ -164,7 +164,7 @@ class CellControl(TableControl):
         if not instance.kind.startswith("direct_"):
             return None
         for table in self.program.tables:
-            if any(own is not None and own.name == instance.name for own in (table.counter, table.meter)):
+            if any(direct is not None and direct.name == instance.name for direct in (table.counter, table.meter)):
                 return table.name
         raise P4Error(f"{instance.name} is direct, but no table names it")
 

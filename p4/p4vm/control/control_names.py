@@ -28,19 +28,19 @@ class ControlNames(Generic[Part]):
     def __iter__(self) -> Iterator[str]:
         return iter(self.parts)
 
-    def meant(self, name: str) -> list[str]:
+    def matches(self, name: str) -> list[str]:
         """The full names that it may mean."""
         return [name] if name in self.parts else self._suffixes.get(name, [])
 
     def full(self, name: str) -> str:
         """The full name that is meant. Raises P4Error: unknown, or several are meant."""
-        meant = self.meant(name)
-        if len(meant) == 1:
-            return meant[0]
-        shown = f"Invalid {self.kind} name ({name[:80]})"
-        if meant:
-            raise P4Error(f"{shown}: it may mean {' or '.join(sorted(meant))}; write more of it")
-        raise P4Error(f"{shown}; {self.known(name)}")
+        matches = self.matches(name)
+        if len(matches) == 1:
+            return matches[0]
+        fault = f"Invalid {self.kind} name ({name[:80]})"
+        if matches:
+            raise P4Error(f"{fault}: it may mean {' or '.join(sorted(matches))}; write more of it")
+        raise P4Error(f"{fault}; {self.known(name)}")
 
     def __getitem__(self, name: str) -> Part:
         return self.parts[self.full(name)]

@@ -42,24 +42,24 @@ class ProfileState:
 
 def profile_states(program: ir.ProgramIr) -> ControlNames[ProfileState]:
     """Profiles of all tables, also those declared in a table's implementation property."""
-    found: dict[str, ProfileState] = {}
+    states: dict[str, ProfileState] = {}
     for table in program.tables:
         profile = table.implementation
         if profile is None:
             continue
-        if profile.name not in found:
-            found[profile.name] = ProfileState(profile, [], table.actions, action_names(table.actions))
-        found[profile.name].tables.append(table.name)
+        if profile.name not in states:
+            states[profile.name] = ProfileState(profile, [], table.actions, action_names(table.actions))
+        states[profile.name].tables.append(table.name)
     for instance in program.externs:
-        if instance.kind in PROFILES and instance.name not in found:
-            found[instance.name] = ProfileState(instance, [], [], ControlNames("action", {}))
-    return ControlNames("action profile", found)
+        if instance.kind in PROFILES and instance.name not in states:
+            states[instance.name] = ProfileState(instance, [], [], ControlNames("action", {}))
+    return ControlNames("action profile", states)
 
 
-def free_handle(taken: dict[int, object] | dict[int, ActionCall] | dict[int, tuple[int, ...]]) -> int:
+def free_handle(handles: dict[int, object] | dict[int, ActionCall] | dict[int, tuple[int, ...]]) -> int:
     """The smallest handle that isn't taken."""
     handle = 0
-    while handle in taken:
+    while handle in handles:
         handle += 1
     return handle
 

@@ -51,11 +51,11 @@ class TableState:
 
     def key_index(self, name: str) -> int:
         """The key that a name, or the end of one, means; $0 stands for [0], valid for isValid(). Raises P4Error."""
-        meant = self.key_names.meant(_INDEX.sub(r"[\1]", name))
-        if len(meant) == 1:
-            return self.key_names.parts[meant[0]]
-        if meant:
-            raise P4Error(f"key {name[:80]} of {self.name} may mean {' or '.join(meant)}")
+        matches = self.key_names.matches(_INDEX.sub(r"[\1]", name))
+        if len(matches) == 1:
+            return self.key_names.parts[matches[0]]
+        if matches:
+            raise P4Error(f"key {name[:80]} of {self.name} may mean {' or '.join(matches)}")
         known = ", ".join(key.name for key in self.keys) or "none"
         raise P4Error(f"Table {self.name} has no key {name[:80]}; it has: {known}")
 
@@ -136,11 +136,11 @@ class TableControl(ControlCore):
             raise refused_table("NO_TABLE_KEY", f"{state.name} has no key, so no entries; use table_set_default")
         pairs = self._pairs(state, keys)
         rank = self._priority(state, priority)
-        taken = state.by_key.get(state.identity(pairs, rank))
-        if taken is not None:
+        holder = state.by_key.get(state.identity(pairs, rank))
+        if holder is not None:
             raise refused_table(
                 "DUPLICATE_ENTRY",
-                f"entry {taken} of {state.name} has this key already; use table_modify {state.name} ACTION {taken} …",
+                f"entry {holder} of {state.name} has this key already; use table_modify {state.name} ACTION {holder} …",
             )
         if len(state.entries) >= state.table.size:
             raise refused_table(
@@ -299,8 +299,8 @@ def _remedy(error: P4Error) -> str:
 
 
 def _words_in_order(state: TableState, keys: Mapping[str, Word]) -> list[Word]:
-    given = {state.key_index(name): word for name, word in keys.items()}
-    return [given[at] if at in given else _anything(state, key) for at, key in enumerate(state.keys)]
+    words = {state.key_index(name): word for name, word in keys.items()}
+    return [words[at] if at in words else _anything(state, key) for at, key in enumerate(state.keys)]
 
 
 def _anything(state: TableState, key: ir.Key) -> Word:

@@ -44,7 +44,7 @@ def width_of(kind: ir.Type) -> int:
     raise P4Error(f"a control plane can't set a value of {type(kind).__name__.lower()} type")
 
 
-def written_type(key: ir.Key) -> ir.Type:
+def source_type(key: ir.Key) -> ir.Type:
     """The type as the program writes it: lowering turns int<W> keys into patterns of as many bits."""
     bits, cast = key.expression.type, key.expression
     if isinstance(cast, ir.Cast) and isinstance(bits, ir.Bits):
@@ -55,9 +55,9 @@ def written_type(key: ir.Key) -> ir.Type:
 
 def key_pair(word: Word, key: ir.Key, plain: bool = False) -> Pair:
     """As `parse_key` for a table's key: the pair that the engine takes. Raises P4Error."""
-    written = written_type(key)
-    value, other = parse_key(word, written, key.match, plain)
-    return (value & full_mask(written), other) if written != key.expression.type else (value, other)
+    kind = source_type(key)
+    value, other = parse_key(word, kind, key.match, plain)
+    return (value & full_mask(kind), other) if kind != key.expression.type else (value, other)
 
 
 def full_mask(kind: ir.Type) -> int:
@@ -133,9 +133,9 @@ def fit(value: int, kind: ir.Type) -> int:
     if value < 0:
         raise P4Error(f"{value}: negative, but the type is bit<{width}>; expected 0 to {(1 << width) - 1}")
     if value >> width:
-        shown = f"{value:#x}" if value.bit_length() < 400 else f"a number of {value.bit_length()} bits"
+        text = f"{value:#x}" if value.bit_length() < 400 else f"a number of {value.bit_length()} bits"
         raise P4Error(
-            f"Parameter is too large: {shown} needs {value.bit_length()} bits, but the type has {width}; "
+            f"Parameter is too large: {text} needs {value.bit_length()} bits, but the type has {width}; "
             f"expected at most {(1 << width) - 1:#x}"
         )
     return value - (1 << width) if signed and width and value >> (width - 1) else value

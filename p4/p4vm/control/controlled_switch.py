@@ -124,11 +124,11 @@ class ControlledSwitch(ProfileControl, CellControl, ReplicationControl):
 
     def actions(self) -> dict[str, ir.TableAction]:
         """All actions that tables may run, by name."""
-        found: dict[str, ir.TableAction] = {}
+        by_name: dict[str, ir.TableAction] = {}
         for table in self.program.tables:
             for action in table.actions:
-                found.setdefault(action.name, action)
-        return found
+                by_name.setdefault(action.name, action)
+        return by_name
 
 
 def _place(port: int | None, priority: int | None) -> tuple[int, ...]:

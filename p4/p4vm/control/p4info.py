@@ -51,8 +51,8 @@ class _Ids:
     """Ids of names: those that @id gives, else hashes; two names that hash alike get different ones."""
 
     def __init__(self, program: ir.ProgramIr) -> None:
-        self._given = dict(_given(program))
-        self._taken = {number: name for name, number in self._given.items()}
+        self._annotated = dict(_annotated_ids(program))
+        self._names = {number: name for name, number in self._annotated.items()}
         self._aliases: dict[tuple[int, str], str] = {}
 
     def alias(self, kind: int, name: str) -> str:
@@ -60,21 +60,21 @@ class _Ids:
 
     def name_all(self, kind: int, names: Iterable[str]) -> None:
         """Aliases for all names of one kind."""
-        taken = Counter(end for name in set(names) for end in _ends(name))
+        counts = Counter(end for name in set(names) for end in _ends(name))
         for name in names:
-            self._aliases[kind, name] = next((end for end in _ends(name) if taken[end] == 1), name)
+            self._aliases[kind, name] = next((end for end in _ends(name) if counts[end] == 1), name)
 
     def of(self, kind: int, name: str) -> int:
-        given = self._given.get((kind, name))
-        if given is not None:
-            return kind << 24 | given
+        annotated = self._annotated.get((kind, name))
+        if annotated is not None:
+            return kind << 24 | annotated
         number = jenkins_hash(name) & ID_MASK
-        while self._taken.setdefault(kind << 24 | number, (kind, name)) != (kind, name):
+        while self._names.setdefault(kind << 24 | number, (kind, name)) != (kind, name):
             number = number + 1 & ID_MASK
         return kind << 24 | number
 
 
-def _given(program: ir.ProgramIr) -> Iterator[tuple[tuple[int, str], int]]:
+def _annotated_ids(program: ir.ProgramIr) -> Iterator[tuple[tuple[int, str], int]]:
     """Ids that annotations give."""
     named: list[tuple[int, str, dict[str, str]]] = []
     for table in program.tables:
@@ -103,7 +103,7 @@ def p4info(program: ir.ProgramIr) -> dict[str, Any]:
     for kind, word in _KINDS.items():
         ids.name_all(kind, list(instances(program, word)))
     ids.name_all(VALUE_SET, [part.name for part in program.value_sets])
-    found: dict[str, Any] = {
+    message: dict[str, Any] = {
         "pkgInfo": {"arch": program.architecture.name},
         "tables": [_table(table, ids) for table in program.tables],
         "actions": [_action(action, ids) for _, action in sorted(actions.items())],
@@ -118,13 +118,13 @@ def p4info(program: ir.ProgramIr) -> dict[str, Any]:
             for name, part in sorted(instances(program, "meter").items())
         ],
         "directMeters": _direct(program, ids, DIRECT_METER),
-        "controllerPacketMetadata": [_header(name, one, ids) for name, one in program.controller_headers.items()],
+        "controllerPacketMetadata": [_header(name, part, ids) for name, part in program.controller_headers.items()],
         "valueSets": [_value_set(part, ids) for part in program.value_sets],
         "registers": [_register(part, ids) for _, part in sorted(instances(program, "register").items())],
     }
     if program.enums:
-        found["typeInfo"] = {"serializableEnums": {name: _enum(one) for name, one in program.enums.items()}}
-    return {name: value for name, value in found.items() if value}
+        message["typeInfo"] = {"serializableEnums": {name: _enum(enum) for name, enum in program.enums.items()}}
+    return {name: value for name, value in message.items() if value}
 
 
 def unserved(program: ir.ProgramIr) -> list[str]:
@@ -149,12 +149,13 @@ def _header(name: str, header: ir.ControllerHeader, ids: _Ids) -> dict[str, Any]
     }
 
 
-def _enum(one: ir.SerializableEnum) -> dict[str, Any]:
-    kind = ir.Bits(one.width)
+def _enum(enum: ir.SerializableEnum) -> dict[str, Any]:
+    kind = ir.Bits(enum.width)
     members = [
-        {"name": name, "value": base64.b64encode(shortest(value, kind)).decode()} for name, value in one.members.items()
+        {"name": name, "value": base64.b64encode(shortest(value, kind)).decode()}
+        for name, value in enum.members.items()
     ]
-    return {"underlyingType": {"bitwidth": one.width}, "members": members}
+    return {"underlyingType": {"bitwidth": enum.width}, "members": members}
 
 
 def _preamble(kind: int, name: str, ids: _Ids) -> dict[str, Any]:
@@ -167,38 +168,38 @@ def _unit(part: ir.ExternInstance) -> str:
 
 def _table(table: ir.Table, ids: _Ids) -> dict[str, Any]:
     keys = [key for key in table.keys if key.match != "selector"]
-    made = _preamble(TABLE, table.name, ids)
-    made["matchFields"] = [
+    message = _preamble(TABLE, table.name, ids)
+    message["matchFields"] = [
         {"id": place, "name": key.name, "bitwidth": width_of(key.expression.type), "matchType": _MATCHES[key.match]}
         for place, key in enumerate(keys, 1)
     ]
-    made["actionRefs"] = [_action_reference(action, ids) for action in table.actions]
+    message["actionRefs"] = [_action_reference(action, ids) for action in table.actions]
     if table.default_const:
-        made["constDefaultActionId"] = ids.of(ACTION, table.actions[table.default].name)
-    made["initialDefaultAction"] = _default_action(table, ids)
+        message["constDefaultActionId"] = ids.of(ACTION, table.actions[table.default].name)
+    message["initialDefaultAction"] = _default_action(table, ids)
     if table.implementation is not None:
-        made["implementationId"] = ids.of(PROFILE, table.implementation.name)
+        message["implementationId"] = ids.of(PROFILE, table.implementation.name)
     direct = [(DIRECT_COUNTER, table.counter), (DIRECT_METER, table.meter)]
     resources = [ids.of(kind, part.name) for kind, part in direct if part is not None]
     if resources:
-        made["directResourceIds"] = resources
-    made["size"] = str(table.size)
+        message["directResourceIds"] = resources
+    message["size"] = str(table.size)
     if table.entries_const:
-        made["isConstTable"] = True
+        message["isConstTable"] = True
     if table.entries:
-        made["hasInitialEntries"] = True
-    return made
+        message["hasInitialEntries"] = True
+    return message
 
 
 def _default_action(table: ir.Table, ids: _Ids) -> dict[str, Any]:
     action = table.actions[table.default]
-    made: dict[str, Any] = {"actionId": ids.of(ACTION, action.name)}
+    message: dict[str, Any] = {"actionId": ids.of(ACTION, action.name)}
     values = zip(action.data, table.default_arguments, strict=True)
     arguments = [
         {"paramId": place, "value": base64.b64encode(shortest(value, parameter.variable.type)).decode()}
         for place, (parameter, value) in enumerate(values, 1)
     ]
-    return made | ({"arguments": arguments} if arguments else {})
+    return message | ({"arguments": arguments} if arguments else {})
 
 
 def shortest(value: int, kind: ir.Type) -> bytes:
@@ -217,45 +218,45 @@ def _action_reference(action: ir.TableAction, ids: _Ids) -> dict[str, Any]:
 
 
 def _action(action: ir.TableAction, ids: _Ids) -> dict[str, Any]:
-    made = _preamble(ACTION, action.name, ids)
-    made["params"] = [
+    message = _preamble(ACTION, action.name, ids)
+    message["params"] = [
         {"id": place, "name": parameter_name(parameter), "bitwidth": width_of(parameter.variable.type)}
         for place, parameter in enumerate(action.data, 1)
     ]
-    return made
+    return message
 
 
 def _profiles(program: ir.ProgramIr, ids: _Ids) -> list[dict[str, Any]]:
-    made = []
+    message = []
     for name, profile in sorted(profile_states(program).parts.items()):
-        one = _preamble(PROFILE, name, ids)
-        one["tableIds"] = [ids.of(TABLE, table) for table in profile.tables]
+        entry = _preamble(PROFILE, name, ids)
+        entry["tableIds"] = [ids.of(TABLE, table) for table in profile.tables]
         if profile.selects:
-            one["withSelector"] = True
-        made.append(one | {"size": str(profile.size)})
-    return made
+            entry["withSelector"] = True
+        message.append(entry | {"size": str(profile.size)})
+    return message
 
 
 def _direct(program: ir.ProgramIr, ids: _Ids, kind: int) -> list[dict[str, Any]]:
-    made = []
+    message = []
     for table in program.tables:
         part = table.counter if kind == DIRECT_COUNTER else table.meter
         if part is not None:
-            made.append(
+            message.append(
                 _preamble(kind, part.name, ids)
                 | {"spec": {"unit": _unit(part)}, "directTableId": ids.of(TABLE, table.name)}
             )
-    return made
+    return message
 
 
 def _value_set(part: ir.ValueSet, ids: _Ids) -> dict[str, Any]:
     matches = part.matches or ("exact",) * len(part.types)
-    made = _preamble(VALUE_SET, part.name, ids)
-    made["match"] = [
+    message = _preamble(VALUE_SET, part.name, ids)
+    message["match"] = [
         {"id": place, "bitwidth": width_of(kind), "matchType": _MATCHES[match]}
         for place, (kind, match) in enumerate(zip(part.types, matches, strict=True), 1)
     ]
-    return made | {"size": part.size}
+    return message | {"size": part.size}
 
 
 def _register(part: ir.ExternInstance, ids: _Ids) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Protocol
 
 from p4vm.cache import folder_of_ones_own
-from p4vm.commands.line import LINE_MAX, complete, run_command, shown
+from p4vm.commands.line import LINE_MAX, complete, error_line, run_command
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.source import P4Error
 
@@ -140,7 +140,7 @@ class Served(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Visitor:
+class _Connection:
     """A client as the switch sees it."""
 
     socket: socket.socket
@@ -157,7 +157,7 @@ class PromptServer:
         self._switch = switch
         self.address = address
         self._selector = selectors.EpollSelector()
-        self._visitors: dict[int, _Visitor] = {}
+        self._connections: dict[int, _Connection] = {}
         self._listener, self._inode = _listen(address)
         self.warnings = exposure(address)
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -172,7 +172,7 @@ class PromptServer:
     @property
     def busy(self) -> bool:
         """Whether commands still wait: call `serve` again after the next packets."""
-        return any(visitor.lines for visitor in self._visitors.values())
+        return any(connection.lines for connection in self._connections.values())
 
     def serve(self) -> None:
         """Accept, read, carry out, answer: what is possible without blocking."""
@@ -183,22 +183,22 @@ class PromptServer:
             if key.data is not None:
                 key.data()
                 continue
-            visitor = self._visitors.get(key.fd)
-            if visitor is not None and events & selectors.EVENT_READ:
-                self._read(visitor)
-            if visitor is not None and events & selectors.EVENT_WRITE and key.fd in self._visitors:
-                self._write(visitor)
+            connection = self._connections.get(key.fd)
+            if connection is not None and events & selectors.EVENT_READ:
+                self._read(connection)
+            if connection is not None and events & selectors.EVENT_WRITE and key.fd in self._connections:
+                self._write(connection)
         left = COMMANDS_PER_TURN
-        for visitor in list(self._visitors.values()):
-            while visitor.lines and left:
+        for connection in list(self._connections.values()):
+            while connection.lines and left:
                 left -= 1
-                self._answer(visitor, visitor.lines.popleft())
-            self._write(visitor)
+                self._answer(connection, connection.lines.popleft())
+            self._write(connection)
 
     def close(self) -> None:
         """Ends all connections and takes the socket's file away."""
-        for visitor in list(self._visitors.values()):
-            self._drop(visitor)
+        for connection in list(self._connections.values()):
+            self._drop(connection)
         self._selector.close()
         self._listener.close()
         if self._inode is not None:
@@ -212,81 +212,81 @@ class PromptServer:
         except OSError:
             return
         accepted.setblocking(False)
-        if len(self._visitors) >= CLIENTS_MAX:
+        if len(self._connections) >= CLIENTS_MAX:
             accepted.close()
             return
-        self._visitors[accepted.fileno()] = _Visitor(accepted)
+        self._connections[accepted.fileno()] = _Connection(accepted)
         self._selector.register(accepted, selectors.EVENT_READ)
 
-    def _read(self, visitor: _Visitor) -> None:
+    def _read(self, connection: _Connection) -> None:
         try:
-            data = visitor.socket.recv(READ_BYTES)
+            data = connection.socket.recv(READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
-            self._drop(visitor)
+            self._drop(connection)
             return
         if not data:
-            if visitor.lines or visitor.answers:
-                visitor.ending = True  # it closed its side, and still reads
-                self._watch(visitor)
+            if connection.lines or connection.answers:
+                connection.ending = True  # it closed its side, and still reads
+                self._watch(connection)
             else:
-                self._drop(visitor)
+                self._drop(connection)
             return
-        visitor.received += data
-        *lines, rest = bytes(visitor.received).split(b"\n")
-        visitor.received = bytearray(rest)
-        visitor.lines.extend(lines)
+        connection.received += data
+        *lines, rest = bytes(connection.received).split(b"\n")
+        connection.received = bytearray(rest)
+        connection.lines.extend(lines)
         if len(rest) > LINE_MAX:
-            visitor.received.clear()
-            self._say(visitor, {"ok": False, "error": f"a line of more than {LINE_MAX} bytes"})
-            visitor.ending = True
-        self._watch(visitor)
+            connection.received.clear()
+            self._say(connection, {"ok": False, "error": f"a line of more than {LINE_MAX} bytes"})
+            connection.ending = True
+        self._watch(connection)
 
-    def _watch(self, visitor: _Visitor) -> None:
+    def _watch(self, connection: _Connection) -> None:
         """Ask for what is of use: no more lines while many wait, room to write while answers wait."""
-        if visitor.socket.fileno() not in self._visitors:
+        if connection.socket.fileno() not in self._connections:
             return
-        events = selectors.EVENT_WRITE if visitor.answers else 0
-        if not visitor.ending and len(visitor.lines) <= COMMANDS_PER_TURN:
+        events = selectors.EVENT_WRITE if connection.answers else 0
+        if not connection.ending and len(connection.lines) <= COMMANDS_PER_TURN:
             events |= selectors.EVENT_READ
         # without any event it would not be registered; one that ends is written to or dropped
-        self._selector.modify(visitor.socket, events or selectors.EVENT_WRITE)
+        self._selector.modify(connection.socket, events or selectors.EVENT_WRITE)
 
-    def _answer(self, visitor: _Visitor, line: bytes) -> None:
-        self._say(visitor, answer(self._switch, line))
+    def _answer(self, connection: _Connection, line: bytes) -> None:
+        self._say(connection, answer(self._switch, line))
 
-    def _say(self, visitor: _Visitor, content: dict[str, object]) -> None:
+    def _say(self, connection: _Connection, content: dict[str, object]) -> None:
         encoded = json.dumps(content).encode() + b"\n"
         if len(encoded) > ANSWER_MAX:
             encoded = b'{"ok": false, "error": "the answer is too long; ask for a part of it"}\n'
-        visitor.answers += encoded
-        if len(visitor.answers) > 2 * ANSWER_MAX:
-            self._drop(visitor)  # it asks and does not read
+        connection.answers += encoded
+        if len(connection.answers) > 2 * ANSWER_MAX:
+            self._drop(connection)  # it asks and does not read
 
-    def _write(self, visitor: _Visitor) -> None:
-        if visitor.socket.fileno() not in self._visitors:
+    def _write(self, connection: _Connection) -> None:
+        if connection.socket.fileno() not in self._connections:
             return
-        if visitor.answers:
+        if connection.answers:
             try:
-                sent_bytes = visitor.socket.send(visitor.answers)
+                sent_bytes = connection.socket.send(connection.answers)
             except BlockingIOError:
                 sent_bytes = 0
             except OSError:
-                self._drop(visitor)
+                self._drop(connection)
                 return
-            del visitor.answers[:sent_bytes]
-        if visitor.ending and not visitor.answers and not visitor.lines:
-            self._drop(visitor)
+            del connection.answers[:sent_bytes]
+        if connection.ending and not connection.answers and not connection.lines:
+            self._drop(connection)
         else:
-            self._watch(visitor)
+            self._watch(connection)
 
-    def _drop(self, visitor: _Visitor) -> None:
-        number = visitor.socket.fileno()
-        if self._visitors.pop(number, None) is not None:
-            self._selector.unregister(visitor.socket)
-            visitor.socket.close()
-        visitor.lines.clear()
+    def _drop(self, connection: _Connection) -> None:
+        number = connection.socket.fileno()
+        if self._connections.pop(number, None) is not None:
+            self._selector.unregister(connection.socket)
+            connection.socket.close()
+        connection.lines.clear()
 
 
 def answer(switch: ControlledSwitch, line: bytes) -> dict[str, object]:
@@ -300,7 +300,7 @@ def answer(switch: ControlledSwitch, line: bytes) -> dict[str, object]:
             return {"ok": False, "error": 'Error: expected {"command": "…"} or {"complete": "…"}'}
         return {"ok": True, "text": run_command(switch, request["command"])}
     except P4Error as error:
-        return {"ok": False, "error": shown(error)}
+        return {"ok": False, "error": error_line(error)}
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
         return {"ok": False, "error": "Error: no command: expected one line of UTF-8 text, or of JSON"}
 

@@ -77,29 +77,29 @@ class NativeHost(Host):
         self._calls = Calls(
             engine.alive, *(_address(engine.library, name) for name in ("run", "outputs", "data", "set_replicas"))
         )
-        about = (ctypes.c_int32 * (5 * len(self.seats)))(*self._about())
+        about = (ctypes.c_int32 * (5 * len(self.port_states)))(*self._about())
         control = NO_FILE if self.control is None else self.control.fileno()
         started_ns = int(self._started * 1e9)
         self._handle = self._library.p4_host_new(
-            ctypes.byref(self._calls), len(self.seats), about, control, FRAME_MAX, started_ns
+            ctypes.byref(self._calls), len(self.port_states), about, control, FRAME_MAX, started_ns
         )
         if self._handle is None:
             self.close()
-            raise P4Error(f"no memory for {len(self.seats)} ports")
+            raise P4Error(f"no memory for {len(self.port_states)} ports")
 
     def _about(self) -> list[int]:
         """Of each port: socket, number, bytes of its longest packet, captures or -1."""
         fields: list[int] = []
-        for number, seat in self.seats.items():
-            files = [NO_FILE] * 2 if seat.capture is None else [seat.capture.fileno(out) for out in (False, True)]
-            fields += [seat.port.socket.fileno(), number, seat.port.longest, *files]
+        for number, state in self.port_states.items():
+            files = [NO_FILE] * 2 if state.capture is None else [state.capture.fileno(out) for out in (False, True)]
+            fields += [state.port.socket.fileno(), number, state.port.longest, *files]
         return fields
 
     def turn(self, seconds: float) -> None:
         """The event loop in C, until a command comes, a signal, or this time is over."""
         if self.switch.queues.changes != self._changes:
             self._changes = self.switch.queues.changes
-            for index, number in enumerate(self.seats):
+            for index, number in enumerate(self.port_states):
                 depth, rate = self.switch.queues.depth(number), self.switch.queues.rate(number)
                 self._library.p4_host_set_queue(self._handle, index, depth, rate)
         if self._engine.waiting:
@@ -112,14 +112,14 @@ class NativeHost(Host):
             return super().counts()
         self.no_port = self._library.p4_host_no_port(self._handle)
         failed = self._library.p4_host_capture_error(self._handle)
-        for index, seat in enumerate(self.seats.values()):
+        for index, state in enumerate(self.port_states.values()):
             counters = self._library.p4_host_counters(self._handle, index).contents
-            seat.counts = PortCounts(
+            state.counts = PortCounts(
                 counters.received, counters.sent, counters.bundles, counters.queue_full, counters.not_sent
             )
-            if failed and seat.capture is not None:
-                seat.capture.failure = f"captures ended early: {os.strerror(failed)}"
-        return {number: seat.counts for number, seat in self.seats.items()}
+            if failed and state.capture is not None:
+                state.capture.failure = f"captures ended early: {os.strerror(failed)}"
+        return {number: state.counts for number, state in self.port_states.items()}
 
     def close(self) -> None:
         self.counts()

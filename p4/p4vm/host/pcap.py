@@ -41,8 +41,8 @@ def read(path: Path) -> Iterator[tuple[int, bytes]]:
         if len(header) < FILE_HEADER.size or FILE_HEADER.unpack(header)[0] != MAGIC:
             raise P4Error(f"{path}: no capture in the classic pcap format (microseconds, little-endian)")
         while len(start := file.read(RECORD.size)) == RECORD.size:
-            seconds, micros, kept, _ = RECORD.unpack(start)
-            data = file.read(min(kept, SNAP))
-            if len(data) < kept:
+            seconds, micros, length, _ = RECORD.unpack(start)
+            data = file.read(min(length, SNAP))
+            if len(data) < length:
                 return
             yield seconds * 1_000_000 + micros, data

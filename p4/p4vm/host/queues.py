@@ -38,7 +38,7 @@ class OutputQueue:
         self.next_us = max(self.next_us, now_us - BURST_US)
         return min(waiting, max(0, int((now_us - self.next_us) * self.rate / 1e6) + 1)) if now_us >= self.next_us else 0
 
-    def sent(self, count: int) -> None:
+    def on_transmit(self, count: int) -> None:
         """So many have left since `due` was asked."""
         if self.rate:
             self.next_us += count * 1e6 / self.rate

@@ -52,7 +52,7 @@ class PortCounts:
     """What became of one port's packets. bundles: received packets longer than its interface could send."""
 
     received: int = 0
-    sent: int = 0
+    transmitted: int = 0
     bundles: int = 0
     queue_full: int = 0
     not_sent: int = 0
@@ -93,7 +93,7 @@ class Capture:
 
 
 @dataclass(slots=True, eq=False)
-class _Seat:
+class _PortState:
     """A port with its output queue, counts and captures."""
 
     port: InterfacePort
@@ -111,7 +111,7 @@ class Host:
     ) -> None:
         self.switch = switch
         self.options = options or SoftwareSwitchOptions()
-        self.seats: dict[int, _Seat] = {}
+        self.port_states: dict[int, _PortState] = {}
         self.control: PromptServer | None = None
         self.no_port = 0
         self._selector = selectors.DefaultSelector()
@@ -129,13 +129,13 @@ class Host:
             room_for(self.options.pcap)
         for number, interface in sorted(ports.items()):
             port = open_port(number, interface)
-            seat = self.seats[number] = _Seat(port, OutputQueue(1, 0))
-            self._selector.register(port.socket, selectors.EVENT_READ, seat)
+            state = self.port_states[number] = _PortState(port, OutputQueue(1, 0))
+            self._selector.register(port.socket, selectors.EVENT_READ, state)
             if self.options.pcap is not None:
-                seat.capture = Capture(self.options.pcap, interface)
+                state.capture = Capture(self.options.pcap, interface)
         if self.options.cpu is not None:
-            seat = self.seats[self.options.cpu.number] = _Seat(self.options.cpu, OutputQueue(1, 0))
-            self._selector.register(seat.port.socket, selectors.EVENT_READ, seat)
+            state = self.port_states[self.options.cpu.number] = _PortState(self.options.cpu, OutputQueue(1, 0))
+            self._selector.register(state.port.socket, selectors.EVENT_READ, state)
         self.switch.ports = dict(ports)
         if self.options.control is not None:
             self.control = PromptServer(self.switch, self.options.control)
@@ -146,7 +146,7 @@ class Host:
     @property
     def warnings(self) -> list[str]:
         """What about the interfaces would mislead a program, and who else can give commands."""
-        warnings = [warning for seat in self.seats.values() for warning in seat.port.warnings]
+        warnings = [warning for state in self.port_states.values() for warning in state.port.warnings]
         return warnings + (self.control.warnings if self.control is not None else [])
 
     @property
@@ -188,105 +188,105 @@ class Host:
         """One pass of the event loop: wait at most so long for packets, process them, send what is due."""
         self._follow_settings()
         now = self.now_us
-        waits = [wait for seat in self.seats.values() if (wait := seat.queue.wait_us(now)) is not None]
+        waits = [wait for state in self.port_states.values() if (wait := state.queue.wait_us(now)) is not None]
         if waits:
             seconds = min(seconds, max(min(waits) / 1e6, AGAIN_S))
         if self.control is not None and self.control.busy:
             seconds = 0.0
         for key, _ in self._selector.select(seconds):
-            if isinstance(key.data, _Seat):
+            if isinstance(key.data, _PortState):
                 self._take(key.data)
-        for seat in self.seats.values():
-            self._send(seat)
+        for state in self.port_states.values():
+            self._send(state)
 
     def _follow_settings(self) -> None:
         settings = self.switch.queues
         if settings.changes != self._changes:
             self._changes = settings.changes
-            for number, seat in self.seats.items():
-                seat.queue.depth, seat.queue.rate = settings.depth(number), settings.rate(number)
+            for number, state in self.port_states.items():
+                state.queue.depth, state.queue.rate = settings.depth(number), settings.rate(number)
 
-    def _take(self, seat: _Seat) -> None:
+    def _take(self, state: _PortState) -> None:
         packets: list[bytes] = []
-        while len(packets) < BATCH and (data := receive(seat.port)) is not None:
+        while len(packets) < BATCH and (data := receive(state.port)) is not None:
             packets.append(data)
         if not packets:
             return
-        seat.counts.received += len(packets)
-        seat.counts.bundles += sum(len(data) > seat.port.longest for data in packets)
-        if seat.capture is not None:
+        state.counts.received += len(packets)
+        state.counts.bundles += sum(len(data) > state.port.longest for data in packets)
+        if state.capture is not None:
             stamp = time.time_ns() // 1000
             for data in packets:
-                seat.capture.write(False, stamp, data)
-            seat.capture.flush()
-        depths = {number: len(other.queue.packets) for number, other in self.seats.items()}
+                state.capture.write(False, stamp, data)
+            state.capture.flush()
+        depths = {number: len(other.queue.packets) for number, other in self.port_states.items()}
         self.switch.engine.set_queue_depths(depths)
-        for outputs in self.switch.process_many([seat.port.number] * len(packets), packets, self.now_us):
+        for outputs in self.switch.process_many([state.port.number] * len(packets), packets, self.now_us):
             for number, data in outputs:
                 self._put(number, data)
 
     def _put(self, number: int, data: bytes) -> None:
-        seat = self.seats.get(number)
-        if seat is None:
+        state = self.port_states.get(number)
+        if state is None:
             self.no_port += 1
-        elif len(data) > seat.port.longest or len(data) < 14:
-            seat.counts.not_sent += 1
+        elif len(data) > state.port.longest or len(data) < 14:
+            state.counts.not_sent += 1
         else:
-            if seat.queue.full:
-                self._send(seat)  # packets of one batch come faster than any link
-            seat.queue.put(data)
+            if state.queue.full:
+                self._send(state)  # packets of one batch come faster than any link
+            state.queue.put(data)
 
-    def _send(self, seat: _Seat) -> None:
-        sent = 0
-        for _ in range(seat.queue.due(self.now_us)):
-            data = seat.queue.packets[0]
+    def _send(self, state: _PortState) -> None:
+        count = 0
+        for _ in range(state.queue.due(self.now_us)):
+            data = state.queue.packets[0]
             try:
-                seat.port.socket.send(data)
-                seat.counts.sent += 1
-                if seat.capture is not None:
-                    seat.capture.write(True, time.time_ns() // 1000, data)
+                state.port.socket.send(data)
+                state.counts.transmitted += 1
+                if state.capture is not None:
+                    state.capture.write(True, time.time_ns() // 1000, data)
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
                 if error.errno == errno.ENOBUFS:
                     break
-                seat.counts.not_sent += 1  # the interface is down, or gone
-            seat.queue.packets.popleft()
-            sent += 1
-        seat.queue.sent(sent)
-        if seat.capture is not None and sent:
-            seat.capture.flush()
+                state.counts.not_sent += 1  # the interface is down, or gone
+            state.queue.packets.popleft()
+            count += 1
+        state.queue.on_transmit(count)
+        if state.capture is not None and count:
+            state.capture.flush()
 
     # ---- the end
 
     def counts(self) -> dict[int, PortCounts]:
         """Port -> what became of its packets."""
-        for seat in self.seats.values():
-            seat.counts.queue_full += seat.queue.overflowed
-            seat.queue.overflowed = 0
-        return {number: seat.counts for number, seat in self.seats.items()}
+        for state in self.port_states.values():
+            state.counts.queue_full += state.queue.overflowed
+            state.queue.overflowed = 0
+        return {number: state.counts for number, state in self.port_states.items()}
 
     def summary(self) -> list[str]:
         """What became of packets, a line per port and one for the program."""
         lines = []
         for number, counts in self.counts().items():
-            seat = self.seats[number]
-            line = f"port {number} {seat.port.interface}: received {counts.received}, sent {counts.sent}"
+            state = self.port_states[number]
+            line = f"port {number} {state.port.interface}: received {counts.received}, sent {counts.transmitted}"
             for name, value in (("queue full", counts.queue_full), ("could not be sent", counts.not_sent)):
                 line += f", {name} {value}" if value else ""
             lines.append(line)
             if counts.bundles:
                 lines.append(
-                    f"  {counts.bundles} packets were bundles, longer than the MTU {seat.port.mtu}: turn offloads off "
+                    f"  {counts.bundles} packets were bundles, longer than the MTU {state.port.mtu}: turn offloads off "
                     f"where they come from: ethtool -K … tx off tso off gso off"
                 )
-            if seat.capture is not None and seat.capture.failure:
-                lines.append(f"  {seat.capture.failure}")
+            if state.capture is not None and state.capture.failure:
+                lines.append(f"  {state.capture.failure}")
         counted = self.switch.engine.counters
         parts = {"dropped": counted.dropped, "parser rejected": counted.parser_rejected, "to no port": self.no_port}
         parts |= {"too many passes": counted.too_many_passes, "too many turns": counted.too_many_turns, **counted.names}
-        shown = ", ".join(f"{name} {value}" for name, value in parts.items() if value)
-        lines.append(f"program: received {counted.received}, sent {counted.transmitted}{', ' if shown else ''}{shown}")
+        fates = ", ".join(f"{name} {value}" for name, value in parts.items() if value)
+        lines.append(f"program: received {counted.received}, sent {counted.transmitted}{', ' if fates else ''}{fates}")
         return lines
 
     def close(self) -> None:
@@ -295,10 +295,10 @@ class Host:
         if self.control is not None:
             self.control.close()
             self.control = None
-        for seat in self.seats.values():
-            seat.port.close()
-            if seat.capture is not None:
-                seat.capture.close()
+        for state in self.port_states.values():
+            state.port.close()
+            if state.capture is not None:
+                state.capture.close()
 
     def __enter__(self) -> Host:
         return self

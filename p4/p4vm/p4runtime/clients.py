@@ -61,8 +61,8 @@ class Clients:
                 self._all.append(client)
             self._highest = max(self._highest, election)
             changed = self._primary() is not before or self._primary() is client
-            for one in self._all if changed else [client]:
-                one.send(self._standing(one))
+            for other in self._all if changed else [client]:
+                other.send(self._standing(other))
 
     def leave(self, client: RuntimeClient) -> None:
         client.messages.put(None)
@@ -70,8 +70,8 @@ class Clients:
             if client in self._all:
                 was_primary = self._primary() is client
                 self._all.remove(client)
-                for one in self._all if was_primary else []:
-                    one.send(self._standing(one))
+                for other in self._all if was_primary else []:
+                    other.send(self._standing(other))
 
     def check_primary(self, request: Any) -> None:
         """Raises RuntimeRefusal: it isn't for this device, or not from the primary controller."""
@@ -104,7 +104,7 @@ class Clients:
 
     def _primary(self) -> RuntimeClient | None:
         """The client with the highest election id there ever was; none while that one is gone."""
-        return next((one for one in self._all if one.election == self._highest), None)
+        return next((other for other in self._all if other.election == self._highest), None)
 
     def _standing(self, client: RuntimeClient) -> Any:
         """What arbitration says to a client now."""

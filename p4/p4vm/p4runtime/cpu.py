@@ -56,30 +56,30 @@ def packet_in(pipeline: ForwardingPipeline, data: bytes) -> Any:
     message = p4runtime_pb2.StreamMessageResponse()
     header = pipeline.header("packet_in")
     fields = [] if header is None else list(header.metadata)
-    left = bits = sum(one.bitwidth for one in fields)
+    left = bits = sum(field.bitwidth for field in fields)
     if 8 * len(data) < bits:
         fields, bits = [], 0
     value = int.from_bytes(data[: (bits + 7) // 8], "big")
-    for one in fields:
-        left -= one.bitwidth
-        found = value >> left & (1 << one.bitwidth) - 1
-        size = max(1, (found.bit_length() + 7) // 8)
-        message.packet.metadata.add(metadata_id=one.id, value=found.to_bytes(size, "big"))
+    for field in fields:
+        left -= field.bitwidth
+        bits_of_field = value >> left & (1 << field.bitwidth) - 1
+        size = max(1, (bits_of_field.bit_length() + 7) // 8)
+        message.packet.metadata.add(metadata_id=field.id, value=bits_of_field.to_bytes(size, "big"))
     message.packet.payload = data[(bits + 7) // 8 :]
     return message
 
 
 def _header(header: Any | None, packet: Any) -> bytes:
     """What the program finds in front of a controller's packet. Raises RuntimeRefusal."""
-    given = {one.metadata_id: one.value for one in packet.metadata}
+    values = {field.metadata_id: field.value for field in packet.metadata}
     fields = [] if header is None else list(header.metadata)
-    strange = sorted(set(given) - {one.id for one in fields})
-    missing = [one.name for one in fields if one.id not in given]
-    if strange or missing or len(given) < len(packet.metadata):
+    strange = sorted(set(values) - {field.id for field in fields})
+    missing = [field.name for field in fields if field.id not in values]
+    if strange or missing or len(values) < len(packet.metadata):
         why = f"needs {missing[0]}" if missing else f"has no metadata {strange[0]}" if strange else "has one twice"
         raise RuntimeRefusal(INVALID, f"packet-out {why}")
     value = bits = 0
-    for one in fields:
-        value = value << one.bitwidth | number(given[one.id], one.bitwidth, one.name)
-        bits += one.bitwidth
+    for field in fields:
+        value = value << field.bitwidth | number(values[field.id], field.bitwidth, field.name)
+        bits += field.bitwidth
     return value.to_bytes(bits // 8, "big")

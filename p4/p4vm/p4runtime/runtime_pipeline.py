@@ -34,9 +34,9 @@ KINDS = {
 def info_of(program: ir.ProgramIr) -> Any:
     """The program's own P4Info, as a message; without enums: protobuf's Python implementation knows no maps of code as
     old as the package p4runtime brings."""
-    made = p4info(program)
-    made.pop("typeInfo", None)
-    return json_format.ParseDict(made, p4info_pb2.P4Info())
+    content = p4info(program)
+    content.pop("typeInfo", None)
+    return json_format.ParseDict(content, p4info_pb2.P4Info())
 
 
 def info_file(program: ir.ProgramIr, suffix: str) -> bytes:
@@ -56,12 +56,12 @@ class ForwardingPipeline:
 
     def __init__(self, switch: ControlledSwitch, info: Any | None = None) -> None:
         self.switch = switch
-        own = info_of(switch.program)
-        self.info = own if info is None else info
+        program_info = info_of(switch.program)
+        self.info = program_info if info is None else info
         self._parts: dict[str, dict[int, Any]] = {}
         self._ids: dict[tuple[str, str], int] = {}
         for kind, word in KINDS.items():
-            known = {part.preamble.name: part for part in getattr(own, kind)}
+            known = {part.preamble.name: part for part in getattr(program_info, kind)}
             for part in getattr(self.info, kind):
                 name = part.preamble.name
                 if name not in known:
@@ -77,10 +77,10 @@ class ForwardingPipeline:
 
     def part(self, kind: str, number: int) -> Any:
         """The part with this id. Raises RuntimeRefusal."""
-        found = self._parts.get(kind, {}).get(number)
-        if found is None:
+        part = self._parts.get(kind, {}).get(number)
+        if part is None:
             raise RuntimeRefusal(MISSING, f"there is no {KINDS[kind]} with id {number} ({number:#010x}) in the P4Info")
-        return found
+        return part
 
     def parts(self, kind: str, number: int) -> list[Any]:
         """The part with this id, of id 0 all."""
@@ -102,12 +102,12 @@ class ForwardingPipeline:
         part = self.part("actions", action.action_id)
         known = {parameter.id: parameter for parameter in part.params}
         arguments: dict[str, str | int] = {}
-        for given in action.params:
-            parameter = known.get(given.param_id)
+        for argument in action.params:
+            parameter = known.get(argument.param_id)
             if parameter is None or parameter.name in arguments:
                 why = "twice" if parameter is not None else "which it doesn't have"
-                raise RuntimeRefusal(INVALID, f"action {part.preamble.name} got parameter {given.param_id} {why}")
-            arguments[parameter.name] = number(given.value, parameter.bitwidth, parameter.name)
+                raise RuntimeRefusal(INVALID, f"action {part.preamble.name} got parameter {argument.param_id} {why}")
+            arguments[parameter.name] = number(argument.value, parameter.bitwidth, parameter.name)
         return part.preamble.name, arguments
 
     def fill_action(self, message: Any, action: ir.TableAction, arguments: tuple[int, ...]) -> None:
@@ -124,17 +124,19 @@ def number(value: bytes, width: int, what: str) -> int:
     """A value as P4Runtime writes it: big-endian, zeros in front allowed. Raises RuntimeRefusal."""
     if not value:
         raise RuntimeRefusal(INVALID, f"{what}: no bytes; a value has at least one")
-    found = int.from_bytes(value, "big")
-    if width and found.bit_length() > width:
-        raise RuntimeRefusal(INVALID, f"{what}: {found:#x} needs {found.bit_length()} bits, the P4Info says {width}")
-    return found
+    integer = int.from_bytes(value, "big")
+    if width and integer.bit_length() > width:
+        raise RuntimeRefusal(
+            INVALID, f"{what}: {integer:#x} needs {integer.bit_length()} bits, the P4Info says {width}"
+        )
+    return integer
 
 
 def key_places(switch: ControlledSwitch, table: Any) -> dict[int, int]:
     """Of a table of the P4Info: id of a match field -> index of the program's key."""
     state = switch.tables.parts[table.preamble.name]
     with refusing():
-        return {one.id: state.key_index(one.name) for one in table.match_fields}
+        return {field.id: state.key_index(field.name) for field in table.match_fields}
 
 
 def _shape(part: Any) -> str:
@@ -142,9 +144,10 @@ def _shape(part: Any) -> str:
     if hasattr(part, "match_fields"):
         match = p4info_pb2.MatchField.MatchType.Name
         return (
-            ", ".join(sorted(f"bit<{one.bitwidth}> {match(one.match_type)}" for one in part.match_fields)) or "no key"
+            ", ".join(sorted(f"bit<{field.bitwidth}> {match(field.match_type)}" for field in part.match_fields))
+            or "no key"
         )
     for name in ("params", "metadata"):
         if hasattr(part, name):
-            return ", ".join(f"bit<{one.bitwidth}> {one.name}" for one in getattr(part, name)) or "no parameters"
+            return ", ".join(f"bit<{field.bitwidth}> {field.name}" for field in getattr(part, name)) or "no parameters"
     return ""

@@ -34,14 +34,14 @@ class Numbers:
             raise RuntimeRefusal(code_pb2.ALREADY_EXISTS, f"{profile} has a {self.what} {number} already")
 
     def handle(self, profile: str, number: int) -> int:
-        found = self._handles.get((profile, number))
-        if found is None:
+        handle = self._handles.get((profile, number))
+        if handle is None:
             raise RuntimeRefusal(MISSING, f"{profile} has no {self.what} {number}")
-        return found
+        return handle
 
     def number(self, profile: str, handle: int) -> int:
         """0: the engine's own command line made it."""
-        return next((n for (name, n), one in self._handles.items() if (name, one) == (profile, handle)), 0)
+        return next((n for (name, n), other in self._handles.items() if (name, other) == (profile, handle)), 0)
 
     def numbers(self, profile: str) -> list[int]:
         return [number for name, number in self._handles if name == profile]
@@ -81,7 +81,7 @@ class Profiles:
                 self.switch.act_prof_delete_group(profile.name, self.groups.handle(profile.name, number))
                 self.groups.remove(profile.name, number)
                 return
-            wanted = [self._group_member(profile, one) for one in group.members]
+            wanted = [self._group_member(profile, member) for member in group.members]
             if kind == Update.INSERT:
                 self.groups.free(profile.name, number)
                 self.groups.add(profile.name, number, self.switch.act_prof_create_group(profile.name))
@@ -128,22 +128,22 @@ class Profiles:
 
     # ---- reading
 
-    def read_members(self, asked: Any) -> Iterator[Any]:
-        for part, profile in self._asked(asked):
-            for number in [asked.member_id] if asked.member_id else self.members.numbers(profile.name):
+    def read_members(self, query: Any) -> Iterator[Any]:
+        for part, profile in self._profiles(query):
+            for number in [query.member_id] if query.member_id else self.members.numbers(profile.name):
                 call = profile.members[self.members.handle(profile.name, number)]
                 message = p4runtime_pb2.ActionProfileMember(action_profile_id=part.preamble.id, member_id=number)
                 self.pipeline.fill_action(message.action, profile.table_actions[call.action], call.arguments)
                 yield message
 
-    def read_groups(self, asked: Any) -> Iterator[Any]:
-        for part, profile in self._asked(asked):
-            for number in [asked.group_id] if asked.group_id else self.groups.numbers(profile.name):
+    def read_groups(self, query: Any) -> Iterator[Any]:
+        for part, profile in self._profiles(query):
+            for number in [query.group_id] if query.group_id else self.groups.numbers(profile.name):
                 message = p4runtime_pb2.ActionProfileGroup(action_profile_id=part.preamble.id, group_id=number)
                 for member in profile.groups[self.groups.handle(profile.name, number)]:
                     message.members.add(member_id=self.members.number(profile.name, member), weight=1)
                 yield message
 
-    def _asked(self, asked: Any) -> list[tuple[Any, ProfileState]]:
-        parts = self.pipeline.parts("action_profiles", asked.action_profile_id)
+    def _profiles(self, query: Any) -> list[tuple[Any, ProfileState]]:
+        parts = self.pipeline.parts("action_profiles", query.action_profile_id)
         return [(part, self.switch.profiles.parts[part.preamble.name]) for part in parts]

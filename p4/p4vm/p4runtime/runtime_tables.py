@@ -27,7 +27,7 @@ class Tables:
     def __init__(self, pipeline: ForwardingPipeline, profiles: Profiles) -> None:
         self.pipeline, self.profiles = pipeline, profiles
         self.switch: ControlledSwitch = pipeline.switch
-        self._kept: dict[tuple[str, int], tuple[int, bytes]] = {}  # what controllers note at an entry
+        self._notes: dict[tuple[str, int], tuple[int, bytes]] = {}  # what controllers note at an entry
 
     def write(self, kind: int, entry: Any) -> None:
         table = self.pipeline.part("tables", entry.table_id)
@@ -47,9 +47,9 @@ class Tables:
                     self._modify(state, handle, entry)
                 else:
                     self.switch.table_delete(state.name, handle)
-                    self._kept.pop((state.name, handle), None)
+                    self._notes.pop((state.name, handle), None)
                     return
-        self._kept[state.name, handle] = (entry.controller_metadata, entry.metadata)
+        self._notes[state.name, handle] = (entry.controller_metadata, entry.metadata)
         self._direct(kind, state, handle, entry)
 
     def _insert(self, state: TableState, keys: dict[str, Word], rank: int | None, entry: Any) -> int:
@@ -97,20 +97,20 @@ class Tables:
 
     # ---- reading
 
-    def read(self, asked: Any) -> Iterator[Any]:
+    def read(self, query: Any) -> Iterator[Any]:
         """Entries that a request means: all of a table or of all tables, one, or default entries."""
-        for table in self.pipeline.parts("tables", asked.table_id):
+        for table in self.pipeline.parts("tables", query.table_id):
             state = self.switch.tables.parts[table.preamble.name]
-            if asked.is_default_action:
+            if query.is_default_action:
                 yield self._default(table, state)
                 continue
             only = None
-            if asked.match:
+            if query.match:
                 with refusing():
-                    only = self.switch.table_find(state.name, self._keys(table, state, asked), self._rank(state, asked))
+                    only = self.switch.table_find(state.name, self._keys(table, state, query), self._rank(state, query))
             for entry in list(state.entries.values()):
                 if only is None or entry.handle == only:
-                    yield self._message(table, state, entry, asked)
+                    yield self._message(table, state, entry, query)
 
     def handle(self, entry: Any) -> tuple[TableState, list[int]]:
         """The table and the handles that the entry of a DirectCounterEntry or DirectMeterEntry means."""
@@ -146,20 +146,20 @@ class Tables:
             message.priority = PRIORITY_MAX - entry.priority
         return message
 
-    def _message(self, table: Any, state: TableState, entry: TableEntry, asked: Any) -> Any:
+    def _message(self, table: Any, state: TableState, entry: TableEntry, query: Any) -> Any:
         message = self._named(table, state, entry)
         if isinstance(entry.action, ActionCall):
             action = state.table.actions[entry.action.action]
             self.pipeline.fill_action(message.action.action, action, entry.action.arguments)
         else:
             self.profiles.fill_reference(message.action, state, entry.action)
-        message.controller_metadata, message.metadata = self._kept.get((state.name, entry.handle), (0, b""))
+        message.controller_metadata, message.metadata = self._notes.get((state.name, entry.handle), (0, b""))
         message.is_const = state.table.entries_const
         counter, meter = state.table.counter, state.table.meter
-        if counter is not None and asked.HasField("counter_data"):
+        if counter is not None and query.HasField("counter_data"):
             packets, size = self.switch.counter_read(counter.name, entry.handle)
             message.counter_data.packet_count, message.counter_data.byte_count = packets, size
-        if meter is not None and asked.HasField("meter_config"):
+        if meter is not None and query.HasField("meter_config"):
             fill_meter(message, "meter_config", self.switch.meter_get_rates(meter.name, entry.handle))
         return message
 

@@ -35,9 +35,9 @@ API_VERSION = "1.5.0"
 THREADS = 32
 """Each controller's stream takes one."""
 MESSAGE_BYTES_MAX = 64 << 20
-Made = TypeVar("Made")
+Answer = TypeVar("Answer")
 Config = p4runtime_pb2.SetForwardingPipelineConfigRequest
-Asked = p4runtime_pb2.GetForwardingPipelineConfigRequest
+ConfigQuery = p4runtime_pb2.GetForwardingPipelineConfigRequest
 _CONTENT = re.compile(rb'"sha256": "([0-9a-f]{64})"')
 """In the JSON that stands for a compiled program: what the program was."""
 CANONICAL = {status.value[0]: status for status in grpc.StatusCode}
@@ -89,7 +89,7 @@ class RuntimeService:
         while self.cpu is not None and (data := self.cpu.receive()):
             self.clients.tell_primary(packet_in(self.state.pipeline, data))
 
-    def _answer(self, context: Any, work: Callable[[], Made]) -> Made:
+    def _answer(self, context: Any, work: Callable[[], Answer]) -> Answer:
         """What `work` makes in the switch's thread; a refusal ends the call with its code."""
         try:
             return self.turns.carry_out(work)
@@ -121,7 +121,7 @@ class RuntimeService:
     def Read(self, request: Any, context: Any) -> Iterator[Any]:
         def read() -> list[Any]:
             self._check_device(request)
-            return [found for entity in request.entities for found in self.state.read(entity)]
+            return [part for entity in request.entities for part in self.state.read(entity)]
 
         yield p4runtime_pb2.ReadResponse(entities=self._answer(context, read))
 
@@ -161,13 +161,13 @@ class RuntimeService:
     def GetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:
         def give() -> Any:
             self._check_device(request)
-            made = p4runtime_pb2.GetForwardingPipelineConfigResponse()
-            made.config.CopyFrom(self._config)
-            if request.response_type in (Asked.COOKIE_ONLY, Asked.DEVICE_CONFIG_AND_COOKIE):
-                made.config.ClearField("p4info")
-            if request.response_type in (Asked.COOKIE_ONLY, Asked.P4INFO_AND_COOKIE):
-                made.config.ClearField("p4_device_config")
-            return made
+            answer = p4runtime_pb2.GetForwardingPipelineConfigResponse()
+            answer.config.CopyFrom(self._config)
+            if request.response_type in (ConfigQuery.COOKIE_ONLY, ConfigQuery.DEVICE_CONFIG_AND_COOKIE):
+                answer.config.ClearField("p4info")
+            if request.response_type in (ConfigQuery.COOKIE_ONLY, ConfigQuery.P4INFO_AND_COOKIE):
+                answer.config.ClearField("p4_device_config")
+            return answer
 
         return self._answer(context, give)
 
@@ -183,7 +183,7 @@ class RuntimeService:
         def listen() -> None:
             try:
                 for request in requests:
-                    self._heard(client, request)
+                    self._on_message(client, request)
             except RuntimeRefusal as error:
                 ends.append(error)
             except Exception:  # the client is gone
@@ -196,7 +196,7 @@ class RuntimeService:
         if ends:
             context.abort(CANONICAL[ends[0].code], ends[0].message)
 
-    def _heard(self, client: RuntimeClient, request: Any) -> None:
+    def _on_message(self, client: RuntimeClient, request: Any) -> None:
         """Raises RuntimeRefusal where the stream ends."""
         kind = request.WhichOneof("update")
         if kind == "arbitration":

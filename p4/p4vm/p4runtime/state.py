@@ -71,15 +71,15 @@ class RuntimeState:
         if kind not in self._read:
             raise unimplemented(f"to read {kind or 'nothing'}")
         with refusing():
-            return [p4runtime_pb2.Entity(**{kind: found}) for found in self._read[kind](getattr(entity, kind))]
+            return [p4runtime_pb2.Entity(**{kind: part}) for part in self._read[kind](getattr(entity, kind))]
 
     # ---- counters, meters and registers: arrays
 
-    def _cells(self, kind: str, asked: Any, wanted: int) -> Iterator[tuple[int, str, int]]:
+    def _cells(self, kind: str, query: Any, wanted: int) -> Iterator[tuple[int, str, int]]:
         """(id, name, index) of the cells that are meant: one, all of an array, or all of all arrays."""
         for part in self.pipeline.parts(kind, wanted):
             name, every = part.preamble.name, range(part.size)
-            for index in [asked.index.index] if asked.HasField("index") else every:
+            for index in [query.index.index] if query.HasField("index") else every:
                 yield part.preamble.id, name, index
 
     def _write_counter(self, kind: int, entry: Any) -> None:
@@ -88,24 +88,24 @@ class RuntimeState:
             for _, name, index in self._cells("counters", entry, entry.counter_id):
                 self.switch.counter_write(name, index, entry.data.packet_count, entry.data.byte_count)
 
-    def _read_counters(self, asked: Any) -> Iterator[Any]:
-        for part, name, index in self._cells("counters", asked, asked.counter_id):
+    def _read_counters(self, query: Any) -> Iterator[Any]:
+        for part, name, index in self._cells("counters", query, query.counter_id):
             packets, size = self.switch.counter_read(name, index)
-            made = p4runtime_pb2.CounterEntry(counter_id=part)
-            made.index.index, made.data.packet_count, made.data.byte_count = index, packets, size
-            yield made
+            message = p4runtime_pb2.CounterEntry(counter_id=part)
+            message.index.index, message.data.packet_count, message.data.byte_count = index, packets, size
+            yield message
 
     def _write_meter(self, kind: int, entry: Any) -> None:
         _only_modify(kind, "a meter")
         for _, name, index in self._cells("meters", entry, entry.meter_id):
             set_meter(self.switch, name, index, entry.config)
 
-    def _read_meters(self, asked: Any) -> Iterator[Any]:
-        for part, name, index in self._cells("meters", asked, asked.meter_id):
-            made = p4runtime_pb2.MeterEntry(meter_id=part)
-            made.index.index = index
-            fill_meter(made, "config", self.switch.meter_get_rates(name, index))
-            yield made
+    def _read_meters(self, query: Any) -> Iterator[Any]:
+        for part, name, index in self._cells("meters", query, query.meter_id):
+            message = p4runtime_pb2.MeterEntry(meter_id=part)
+            message.index.index = index
+            fill_meter(message, "config", self.switch.meter_get_rates(name, index))
+            yield message
 
     def _write_register(self, kind: int, entry: Any) -> None:
         _only_modify(kind, "a register")
@@ -114,13 +114,13 @@ class RuntimeState:
                 width = width_of(_cell_type(self.switch.registers.parts[name]))
                 self.switch.register_write(name, index, number(entry.data.bitstring, width, name))
 
-    def _read_registers(self, asked: Any) -> Iterator[Any]:
-        for part, name, index in self._cells("registers", asked, asked.register_id):
-            made = p4runtime_pb2.RegisterEntry(register_id=part)
-            made.index.index = index
+    def _read_registers(self, query: Any) -> Iterator[Any]:
+        for part, name, index in self._cells("registers", query, query.register_id):
+            message = p4runtime_pb2.RegisterEntry(register_id=part)
+            message.index.index = index
             value = self.switch.register_read(name, index)
-            made.data.bitstring = shortest(value, _cell_type(self.switch.registers.parts[name]))
-            yield made
+            message.data.bitstring = shortest(value, _cell_type(self.switch.registers.parts[name]))
+            yield message
 
     # ---- direct ones
 
@@ -132,19 +132,19 @@ class RuntimeState:
                 name = _direct(state.table.counter, state.name, "counter")
                 self.switch.counter_write(name, handle, entry.data.packet_count, entry.data.byte_count)
 
-    def _read_direct_counters(self, asked: Any) -> Iterator[Any]:
-        for table in self.pipeline.parts("tables", asked.table_entry.table_id):
-            if self.switch.tables.parts[table.preamble.name].table.counter is None and not asked.table_entry.table_id:
+    def _read_direct_counters(self, query: Any) -> Iterator[Any]:
+        for table in self.pipeline.parts("tables", query.table_entry.table_id):
+            if self.switch.tables.parts[table.preamble.name].table.counter is None and not query.table_entry.table_id:
                 continue
-            one = p4runtime_pb2.TableEntry()
-            one.CopyFrom(asked.table_entry)
-            one.table_id = table.preamble.id
-            state, handles = self.tables.handle(one)
+            entry = p4runtime_pb2.TableEntry()
+            entry.CopyFrom(query.table_entry)
+            entry.table_id = table.preamble.id
+            state, handles = self.tables.handle(entry)
             for handle in handles:
                 packets, size = self.switch.counter_read(_direct(state.table.counter, state.name, "counter"), handle)
-                made = p4runtime_pb2.DirectCounterEntry(table_entry=self.tables.identity(state, handle))
-                made.data.packet_count, made.data.byte_count = packets, size
-                yield made
+                message = p4runtime_pb2.DirectCounterEntry(table_entry=self.tables.identity(state, handle))
+                message.data.packet_count, message.data.byte_count = packets, size
+                yield message
 
     def _write_direct_meter(self, kind: int, entry: Any) -> None:
         _only_modify(kind, "a meter")
@@ -152,13 +152,13 @@ class RuntimeState:
         for handle in handles:
             set_meter(self.switch, _direct(state.table.meter, state.name, "meter"), handle, entry.config)
 
-    def _read_direct_meters(self, asked: Any) -> Iterator[Any]:
-        state, handles = self.tables.handle(asked.table_entry)
+    def _read_direct_meters(self, query: Any) -> Iterator[Any]:
+        state, handles = self.tables.handle(query.table_entry)
         for handle in handles:
-            made = p4runtime_pb2.DirectMeterEntry(table_entry=self.tables.identity(state, handle))
+            message = p4runtime_pb2.DirectMeterEntry(table_entry=self.tables.identity(state, handle))
             name = _direct(state.table.meter, state.name, "meter")
-            fill_meter(made, "config", self.switch.meter_get_rates(name, handle))
-            yield made
+            fill_meter(message, "config", self.switch.meter_get_rates(name, handle))
+            yield message
 
     # ---- parser value sets
 
@@ -169,11 +169,11 @@ class RuntimeState:
         members: list[list[tuple[int, int | None]]] = []
         for member in entry.members:
             fields = {match.field_id: match for match in member.match}
-            if {one.id for one in part.match} != set(fields):
+            if {field.id for field in part.match} != set(fields):
                 raise RuntimeRefusal(
                     INVALID, f"{name}: a member needs a match for each of its {len(part.match)} fields"
                 )
-            members.append([_exact(fields[one.id], one, name) for one in part.match])
+            members.append([_exact(fields[field.id], field, name) for field in part.match])
         with refusing():
             self.switch.pvs_clear(name)
             for words in members:
@@ -205,27 +205,27 @@ class RuntimeState:
         else:
             raise RuntimeRefusal(INVALID, "neither a multicast group nor a clone session")
 
-    def _read_copies(self, asked: Any) -> Iterator[Any]:
-        kind = asked.WhichOneof("type")
+    def _read_copies(self, query: Any) -> Iterator[Any]:
+        kind = query.WhichOneof("type")
         if kind in (None, "multicast_group_entry"):
-            wanted = asked.multicast_group_entry.multicast_group_id
+            wanted = query.multicast_group_entry.multicast_group_id
             for group, handles in self.switch.groups.items():
                 if wanted in (0, group):
-                    made = p4runtime_pb2.PacketReplicationEngineEntry()
-                    made.multicast_group_entry.multicast_group_id = group
+                    message = p4runtime_pb2.PacketReplicationEngineEntry()
+                    message.multicast_group_entry.multicast_group_id = group
                     nodes = [self.switch.nodes[handle] for handle in handles]
                     copies = [PacketReplica(port, node.rid) for node in nodes for port in node.ports]
-                    _fill_replicas(made.multicast_group_entry, copies)
-                    yield made
+                    _fill_replicas(message.multicast_group_entry, copies)
+                    yield message
         if kind in (None, "clone_session_entry"):
-            wanted = asked.clone_session_entry.session_id
+            wanted = query.clone_session_entry.session_id
             for session, mirror in self.switch.mirrors.items():
                 if wanted in (0, session):
-                    made = p4runtime_pb2.PacketReplicationEngineEntry()
-                    made.clone_session_entry.session_id = session
-                    made.clone_session_entry.packet_length_bytes = mirror.truncate
-                    _fill_replicas(made.clone_session_entry, _copies(mirror))
-                    yield made
+                    message = p4runtime_pb2.PacketReplicationEngineEntry()
+                    message.clone_session_entry.session_id = session
+                    message.clone_session_entry.packet_length_bytes = mirror.truncate
+                    _fill_replicas(message.clone_session_entry, _copies(mirror))
+                    yield message
 
 
 def _only_modify(kind: int, what: str) -> None:
@@ -257,13 +257,13 @@ def _exact(match: Any, field: Any, name: str) -> tuple[int, int | None]:
 
 
 def _replicas(entry: Any) -> list[PacketReplica]:
-    made = []
+    replicas = []
     for replica in entry.replicas:
         if replica.backup_replicas:
             raise unimplemented("backup replicas")
         port = number(replica.port, 32, "port") if replica.WhichOneof("port_kind") == "port" else replica.egress_port
-        made.append(PacketReplica(port, replica.instance))
-    return made
+        replicas.append(PacketReplica(port, replica.instance))
+    return replicas
 
 
 def _copies(mirror: Mirror) -> list[PacketReplica]:

@@ -56,13 +56,13 @@ def difference(line: Expect, data: bytes) -> tuple[int, str] | None:
     """(first wrong nibble from 0, what is wrong), or None: it matches."""
     if line.nibbles is None:
         return None
-    got = data.hex()
-    for place, (wanted, digit) in enumerate(zip(line.nibbles, got, strict=False)):
+    digits = data.hex()
+    for place, (wanted, digit) in enumerate(zip(line.nibbles, digits, strict=False)):
         if wanted not in ("*", digit):
             return place, f"differs at byte {place // 2}"
-    if len(got) < len(line.nibbles):
-        return len(got), f"is too short: {len(data)} bytes, expected {-(-len(line.nibbles) // 2)}"
-    if line.exact and len(got) > len(line.nibbles):
+    if len(digits) < len(line.nibbles):
+        return len(digits), f"is too short: {len(data)} bytes, expected {-(-len(line.nibbles) // 2)}"
+    if line.exact and len(digits) > len(line.nibbles):
         return len(line.nibbles), f"is too long: {len(data)} bytes, expected exactly {len(line.nibbles) // 2}"
     return None
 

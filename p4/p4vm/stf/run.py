@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from p4vm.commands.line import COMMANDS, file_lines, run_command, shown
+from p4vm.commands.line import COMMANDS, error_line, file_lines, run_command
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.source import P4Error, Position
 from p4vm.stf.judge import OutputPacket, judge
@@ -93,7 +93,7 @@ def run_statements(switch: ControlledSwitch, statements: list[Statement], path: 
         try:
             test.step(statement)
         except P4Error as error:
-            test.result.failures.append(f"{_place(statement.position)}: {shown(error)}")
+            test.result.failures.append(f"{_place(statement.position)}: {error_line(error)}")
             return test.result
     test.result.failures += judge(test.expected, test.received)
     return test.result
@@ -139,10 +139,10 @@ class _Test:
 
     def _packet(self, statement: StfPacket) -> None:
         self.now_us += PACKET_US
-        sent = self.switch.process(statement.port, statement.data, self.now_us)
+        outputs = self.switch.process(statement.port, statement.data, self.now_us)
         self.result.packets_in += 1
-        self.result.packets_out += len(sent)
-        for port, data in sent:
+        self.result.packets_out += len(outputs)
+        for port, data in outputs:
             self.received.setdefault(port, []).append(OutputPacket(data, statement.position))
         self.result.printed += self.switch.engine.take_log()
 

@@ -197,7 +197,7 @@ def _check_objects(switch: "ControlledSwitch", *, leaf: bool) -> None:
         (switch.registers, (HELD, SEEN_LOW, SEEN_HIGH)),
         (switch.counters, (OUTCOME_COUNTER,)),
     ]
-    if lacking := [f"{names.kind} {name}" for names, wanted in needed for name in wanted if not names.meant(name)]:
+    if lacking := [f"{names.kind} {name}" for names, wanted in needed for name in wanted if not names.matches(name)]:
         more = f" (and {len(lacking) - 3} more)" if len(lacking) > 3 else ""
         raise JobError(
             f"data plane p4: {program_path(leaf=leaf)} is no switch of this protocol: it has no "

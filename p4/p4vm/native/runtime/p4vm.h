@@ -73,14 +73,14 @@ struct p4_part {
     uint32_t at, size;
 };
 
-/* A packet in its pass. bytes: NULL where the pass begins with parsed headers. path: enum p4_path. made: bytes that the
-   deparser put together, after the output so far; -1: nothing yet. */
+/* A packet in its pass. bytes: NULL where the pass begins with parsed headers. path: enum p4_path. deparsed_bytes: what
+   the deparser put together, after the output so far; -1: nothing yet. */
 struct p4_packet {
     void *state;
     const uint8_t *bytes;
     uint64_t size;
     uint32_t port, instance, path, passes;
-    int64_t made;
+    int64_t deparsed_bytes;
 };
 
 struct p4_limits {
@@ -315,13 +315,13 @@ int p4_parse(struct p4_engine *engine, int (*parser)(struct p4_engine *, void *)
 /* Returns P4_DROP where the packet's pass ends with it. */
 int p4_deparse(struct p4_engine *engine, int (*deparser)(struct p4_engine *, void *), struct p4_packet *packet);
 /* parser: NULL, or parses the bytes as they entered again, given an empty state and the packet's. */
-void p4_clone(struct p4_engine *engine, const struct p4_packet *packet, uint32_t path, uint32_t kept, uint32_t number,
-              uint32_t list, int (*parser)(struct p4_engine *, void *, const void *));
+void p4_clone(struct p4_engine *engine, const struct p4_packet *packet, uint32_t path, uint32_t record_bits,
+              uint32_t number, uint32_t list, int (*parser)(struct p4_engine *, void *, const void *));
 void p4_drop(struct p4_engine *engine);
-void p4_resubmit(struct p4_engine *engine, const struct p4_packet *packet, uint32_t kept, uint32_t list);
-void p4_recirculate(struct p4_engine *engine, const struct p4_packet *packet, uint32_t kept, uint32_t list);
-void p4_multicast(struct p4_engine *engine, struct p4_packet *packet, uint32_t kept, uint32_t number);
-void p4_unicast(struct p4_engine *engine, const struct p4_packet *packet, uint32_t kept, uint32_t port);
+void p4_resubmit(struct p4_engine *engine, const struct p4_packet *packet, uint32_t record_bits, uint32_t list);
+void p4_recirculate(struct p4_engine *engine, const struct p4_packet *packet, uint32_t record_bits, uint32_t list);
+void p4_multicast(struct p4_engine *engine, struct p4_packet *packet, uint32_t record_bits, uint32_t number);
+void p4_unicast(struct p4_engine *engine, const struct p4_packet *packet, uint32_t record_bits, uint32_t port);
 void p4_send(struct p4_engine *engine, const struct p4_packet *packet);
 
 /* ---- inside the runtime */

@@ -5,7 +5,7 @@
 #include "p4vm.h"
 
 /* Copies of one state that wait for egress: those of two lists, or the unicast packet. bytes: of the packet, where
-   egress parses it; `own` is freed with the burst. */
+   egress parses it; `buffer` is freed with the burst. */
 struct p4_burst {
     struct p4_burst *next;
     const struct p4_replicas *lists[2];
@@ -13,7 +13,7 @@ struct p4_burst {
     uint32_t passes, truncate, recirculate, recirculate_list;
     const uint8_t *payload, *bytes;
     uint64_t payload_size, size;
-    uint8_t *own;
+    uint8_t *buffer;
     _Alignas(16) unsigned char state[];
 };
 
@@ -29,12 +29,12 @@ static void run_pass(struct p4_engine *engine, int ingress, struct p4_packet *pa
 
 /* ---- the state */
 
-/* Leave of a state the records `kept` and a field list's fields of `from`; the rest is zero. */
-static void begin_anew(struct p4_engine *engine, void *state, const void *from, uint32_t kept, uint32_t list) {
+/* Leave of a state the records `record_bits` and a field list's fields of `from`; the rest is zero. */
+static void begin_anew(struct p4_engine *engine, void *state, const void *from, uint32_t record_bits, uint32_t list) {
     const struct p4_program *program = engine->program;
-    if (kept == p4_ones(program->part_count)) return;
+    if (record_bits == p4_ones(program->part_count)) return;
     for (uint32_t i = 0; i < program->part_count; i++)
-        if (!(kept >> i & 1)) memset((uint8_t *)state + program->parts[i].at, 0, program->parts[i].size);
+        if (!(record_bits >> i & 1)) memset((uint8_t *)state + program->parts[i].at, 0, program->parts[i].size);
     program->keep(list, state, from);
 }
 
@@ -93,8 +93,8 @@ static struct p4_burst *new_burst(struct p4_engine *engine, const void *state, u
 }
 
 static void spare(struct p4_engine *engine, struct p4_burst *burst) {
-    free(burst->own);
-    burst->own = NULL;
+    free(burst->buffer);
+    burst->buffer = NULL;
     burst->next = engine->burst_spare;
     engine->burst_spare = burst;
 }
@@ -102,16 +102,16 @@ static void spare(struct p4_engine *engine, struct p4_burst *burst) {
 /* Give the burst a copy of the bytes that the deparser made, if it has run. Returns 0 without memory: the burst is
    gone. */
 static int take_made(struct p4_engine *engine, struct p4_burst *burst, const struct p4_packet *packet) {
-    if (packet->made < 0) return 1;
-    burst->own = malloc((size_t)packet->made + 1);
-    if (!burst->own) {
+    if (packet->deparsed_bytes < 0) return 1;
+    burst->buffer = malloc((size_t)packet->deparsed_bytes + 1);
+    if (!burst->buffer) {
         without_memory(engine);
         spare(engine, burst);
         return 0;
     }
-    if (packet->made) memcpy(burst->own, engine->out, (size_t)packet->made);
-    burst->bytes = burst->own;
-    burst->size = (uint64_t)packet->made;
+    if (packet->deparsed_bytes) memcpy(burst->buffer, engine->out, (size_t)packet->deparsed_bytes);
+    burst->bytes = burst->buffer;
+    burst->size = (uint64_t)packet->deparsed_bytes;
     return 1;
 }
 
@@ -125,8 +125,8 @@ static void queue_burst(struct p4_engine *engine, struct p4_burst *burst) {
 }
 
 /* Queue a packet for ingress: these bytes, and what the packet keeps of its state. */
-static void queue_again(struct p4_engine *engine, const struct p4_packet *packet, uint32_t kept, const uint8_t *bytes,
-                        uint64_t size, uint32_t list, uint32_t path) {
+static void queue_again(struct p4_engine *engine, const struct p4_packet *packet, uint32_t record_bits,
+                        const uint8_t *bytes, uint64_t size, uint32_t list, uint32_t path) {
     if (packet->passes + 1 > engine->program->limits.passes) {
         drop_bounded(engine, 1);
         return;
@@ -145,7 +145,7 @@ static void queue_again(struct p4_engine *engine, const struct p4_packet *packet
     again->port = packet->port;
     again->path = path;
     memcpy(again->state, packet->state, engine->program->state_size);
-    begin_anew(engine, again->state, packet->state, kept, list);
+    begin_anew(engine, again->state, packet->state, record_bits, list);
     if (engine->again_last)
         engine->again_last->next = again;
     else
@@ -197,7 +197,7 @@ int p4_deparse(struct p4_engine *engine, int (*deparser)(struct p4_engine *, voi
         return P4_DROP;
     }
     if (engine->payload_size) memcpy(engine->out + size, engine->payload, engine->payload_size);
-    packet->made = (int64_t)(size + engine->payload_size);
+    packet->deparsed_bytes = (int64_t)(size + engine->payload_size);
     return 0;
 }
 
@@ -277,11 +277,11 @@ int p4_parse(struct p4_engine *engine, int (*parser)(struct p4_engine *, void *)
 
 /* The copies of a session begin with `state`, and what the packet keeps of its own. */
 static void queue_clones(struct p4_engine *engine, const struct p4_packet *packet, const struct p4_replicas *session,
-                         const void *state, uint32_t path, uint32_t kept, uint32_t list) {
+                         const void *state, uint32_t path, uint32_t record_bits, uint32_t list) {
     uint32_t after_egress = path == P4_CLONE_E2E;
     struct p4_burst *burst = new_burst(engine, state, path, packet->passes + after_egress);
     if (!burst) return;
-    begin_anew(engine, burst->state, packet->state, kept, list);
+    begin_anew(engine, burst->state, packet->state, record_bits, list);
     if (after_egress) {
         if (!take_made(engine, burst, packet)) return;
     } else if (state == packet->state) {
@@ -294,8 +294,8 @@ static void queue_clones(struct p4_engine *engine, const struct p4_packet *packe
     queue_burst(engine, burst);
 }
 
-void p4_clone(struct p4_engine *engine, const struct p4_packet *packet, uint32_t path, uint32_t kept, uint32_t number,
-              uint32_t list, int (*parser)(struct p4_engine *, void *, const void *)) {
+void p4_clone(struct p4_engine *engine, const struct p4_packet *packet, uint32_t path, uint32_t record_bits,
+              uint32_t number, uint32_t list, int (*parser)(struct p4_engine *, void *, const void *)) {
     const struct p4_replicas *session = p4_directory_find(&engine->sessions, number);
     if (!session) return;
     if (path == P4_CLONE_E2E && packet->passes + 1 > engine->program->limits.passes) {
@@ -304,7 +304,7 @@ void p4_clone(struct p4_engine *engine, const struct p4_packet *packet, uint32_t
         return;
     }
     if (!parser) {
-        queue_clones(engine, packet, session, packet->state, path, kept, list);
+        queue_clones(engine, packet, session, packet->state, path, record_bits, list);
         return;
     }
     struct p4_wishes wishes = engine->wishes;
@@ -315,28 +315,28 @@ void p4_clone(struct p4_engine *engine, const struct p4_packet *packet, uint32_t
     if (parsed(engine, packet, parser(engine, engine->copy, packet->state)) == P4_DROP)
         p4_drop(engine);
     else
-        queue_clones(engine, packet, session, engine->copy, path, kept, list);
+        queue_clones(engine, packet, session, engine->copy, path, record_bits, list);
     engine->wishes = wishes;
     engine->payload = payload;
     engine->payload_size = payload_size;
 }
 
-void p4_resubmit(struct p4_engine *engine, const struct p4_packet *packet, uint32_t kept, uint32_t list) {
-    queue_again(engine, packet, kept, packet->bytes, packet->size, list, P4_RESUBMIT);
+void p4_resubmit(struct p4_engine *engine, const struct p4_packet *packet, uint32_t record_bits, uint32_t list) {
+    queue_again(engine, packet, record_bits, packet->bytes, packet->size, list, P4_RESUBMIT);
 }
 
-void p4_recirculate(struct p4_engine *engine, const struct p4_packet *packet, uint32_t kept, uint32_t list) {
-    queue_again(engine, packet, kept, engine->out, (uint64_t)packet->made, list, P4_RECIRCULATE);
+void p4_recirculate(struct p4_engine *engine, const struct p4_packet *packet, uint32_t record_bits, uint32_t list) {
+    queue_again(engine, packet, record_bits, engine->out, (uint64_t)packet->deparsed_bytes, list, P4_RECIRCULATE);
 }
 
-void p4_multicast(struct p4_engine *engine, struct p4_packet *packet, uint32_t kept, uint32_t number) {
+void p4_multicast(struct p4_engine *engine, struct p4_packet *packet, uint32_t record_bits, uint32_t number) {
     const struct p4_replicas *group = p4_directory_find(&engine->groups, number);
     if (!group) {
         p4_drop(engine);
         return;
     }
-    if (!engine->burst_first && packet->made < 0) {
-        begin_anew(engine, packet->state, packet->state, kept, UINT32_MAX);
+    if (!engine->burst_first && packet->deparsed_bytes < 0) {
+        begin_anew(engine, packet->state, packet->state, record_bits, UINT32_MAX);
         packet->bytes = NULL;
         packet->path = P4_MULTICAST;
         run_list(engine, group, packet, UINT32_MAX);
@@ -344,22 +344,22 @@ void p4_multicast(struct p4_engine *engine, struct p4_packet *packet, uint32_t k
     }
     struct p4_burst *burst = new_burst(engine, packet->state, P4_MULTICAST, packet->passes);
     if (!burst || !take_made(engine, burst, packet)) return;
-    begin_anew(engine, burst->state, packet->state, kept, UINT32_MAX);
+    begin_anew(engine, burst->state, packet->state, record_bits, UINT32_MAX);
     burst->lists[0] = group;
     queue_burst(engine, burst);
 }
 
-void p4_unicast(struct p4_engine *engine, const struct p4_packet *packet, uint32_t kept, uint32_t port) {
+void p4_unicast(struct p4_engine *engine, const struct p4_packet *packet, uint32_t record_bits, uint32_t port) {
     struct p4_wishes wishes = engine->wishes;
-    if (!engine->burst_first && packet->made < 0) {
-        begin_anew(engine, packet->state, packet->state, kept, UINT32_MAX);
+    if (!engine->burst_first && packet->deparsed_bytes < 0) {
+        begin_anew(engine, packet->state, packet->state, record_bits, UINT32_MAX);
         struct p4_packet leaving = {packet->state, NULL, 0, port, 0, P4_UNICAST, packet->passes, -1};
         run_unicast(engine, &leaving, wishes);
         return;
     }
     struct p4_burst *burst = new_burst(engine, packet->state, P4_UNICAST, packet->passes);
     if (!burst || !take_made(engine, burst, packet)) return;
-    begin_anew(engine, burst->state, packet->state, kept, UINT32_MAX);
+    begin_anew(engine, burst->state, packet->state, record_bits, UINT32_MAX);
     burst->unicast = 1;
     burst->port = port;
     burst->truncate = wishes.truncate;
@@ -369,7 +369,7 @@ void p4_unicast(struct p4_engine *engine, const struct p4_packet *packet, uint32
 }
 
 void p4_send(struct p4_engine *engine, const struct p4_packet *packet) {
-    int64_t size = packet->made > engine->wishes.truncate ? engine->wishes.truncate : packet->made;
+    int64_t size = packet->deparsed_bytes > engine->wishes.truncate ? engine->wishes.truncate : packet->deparsed_bytes;
     if (!caused(engine, (uint64_t)size)) return;
     engine->outputs[engine->output_count++] = (struct p4_output){packet->port, (uint32_t)size, engine->data_size};
     engine->data_size += (uint64_t)size;
