@@ -26,8 +26,8 @@ from typing import Any
 _FOLDER = Path((lambda: 0).__code__.co_filename).resolve().parent.parent  # `mn` executes this file without a __file__
 sys.path.insert(0, str(_FOLDER))
 
-from emulation.testbed import patience  # noqa: E402
-from emulation.testbed.mininet import emulated_network, netns  # noqa: E402
+from emulation.testbed import netns, patience  # noqa: E402
+from emulation.testbed.mininet import emulated_network  # noqa: E402
 from emulation.testbed.mininet.services import ServiceProcess, switchagg_command  # noqa: E402
 from emulation.testbed.mininet.shaping import UnfitError  # noqa: E402
 from emulation.testbed.mn_cli import mn_nodes, tutorial_exercise  # noqa: E402

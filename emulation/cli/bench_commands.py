@@ -97,7 +97,7 @@ def allreduce(
         from emulation.experiments.bench import bandwidths, document, suite
         from emulation.experiments.bench.allreduce.allreduce_cells import OperationPace
         from emulation.scenario.errors import RunFailed
-        from emulation.testbed.mininet.netns import run_in_user_namespace
+        from emulation.testbed.netns import run_in_user_namespace
 
         run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
         matrix = suite.BenchMatrix(
@@ -240,7 +240,7 @@ def fidelity(
         from emulation.experiments.bench import time_fidelity as held
         from emulation.experiments.bench.suite import require
         from emulation.scenario import scenario as scenarios
-        from emulation.testbed.mininet.netns import run_in_user_namespace
+        from emulation.testbed.netns import run_in_user_namespace
 
         run_in_user_namespace()
         require()
@@ -257,7 +257,7 @@ def fidelity(
 def _part(name: str | None, quick: bool, out: Path) -> None:
     with outcomes():
         from emulation.experiments.bench import suite
-        from emulation.testbed.mininet.netns import run_in_user_namespace
+        from emulation.testbed.netns import run_in_user_namespace
 
         run_in_user_namespace()
         for line in suite.run(suite.PARTS if name is None else (name,), quick, out, _log, typer.echo, _Printer()):

@@ -30,8 +30,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from emulation.testbed import patience
-from emulation.testbed.mininet import netns
+from emulation.testbed import netns, patience
 from switchagg.dataplane.p4 import p4_plane
 from switchagg.errors import SwitchaggError
 from switchagg.native import bpf, library

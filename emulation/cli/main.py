@@ -156,7 +156,7 @@ def compare(
                 f", or one of them with {keys}"
             )
         if on == "mininet":
-            from emulation.testbed.mininet.netns import run_in_user_namespace
+            from emulation.testbed.netns import run_in_user_namespace
 
             run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
         folder = out or Path("results") / loaded.name
@@ -225,7 +225,7 @@ def sweep(
                 f"or in a table [sweep]; a single run: switchagg compare {scenario}"
             )
         if on == "mininet":
-            from emulation.testbed.mininet.netns import run_in_user_namespace
+            from emulation.testbed.netns import run_in_user_namespace
 
             run_in_user_namespace()
         status = console.run_sweep(

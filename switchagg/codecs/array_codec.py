@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import numpy as np
+
 from switchagg.codecs.codec import Array, Codec
 from switchagg.description import Kind
 
@@ -109,3 +111,11 @@ class ArrayCodec(ABC):
         residual: of the same length; gets what of this rank's values isn't in the sum: values - what its codes stand
         for. memory: of each tensor, at first empty. Iterators of several calls may be advanced in turn.
         """
+
+
+def spoil(values: Array, residual: Array | None) -> None:
+    """Make a call's results NaN, as some rank's values are not finite. residual: gets the finite ones."""
+    if residual is not None:
+        np.copyto(residual, values)
+        residual[~np.isfinite(residual)] = 0
+    values.fill(np.nan)

@@ -18,6 +18,8 @@ Array = NDArray[Any]
 Codes = NDArray[np.int32]
 RowIndex = slice | list[int]
 
+FLOAT32 = np.dtype(np.float32)
+
 LEAST_CODE = -(1 << 15)
 """The least code of every codec: MAX leaves any other beside it. A scale chunk has it where there is no row."""
 

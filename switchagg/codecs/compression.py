@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensor, Tensors
-from switchagg.codecs.codec import Array
+from switchagg.codecs.codec import FLOAT32, Array
 from switchagg.codecs.memory import Parts, clip, feedback_of, is_of
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import CodecSpec
-
-FLOAT32 = np.dtype(np.float32)
 
 
 def check_state(state: Mapping[str, Any], codec: str, rank: int, workers: int) -> None:

@@ -462,7 +462,7 @@ def test_machine_facts_and_load() -> None:
     ],
 )
 def test_wrong_usage_is_one_line(arguments: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulation.testbed.mininet.netns.run_in_user_namespace", lambda: None)
+    monkeypatch.setattr("emulation.testbed.netns.run_in_user_namespace", lambda: None)
     done = runner.invoke(app, ["bench", "allreduce", *arguments])
     assert done.exit_code == 2
     assert done.stderr.startswith("switchagg: ")
@@ -471,7 +471,7 @@ def test_wrong_usage_is_one_line(arguments: tuple[str, ...], expected: str, monk
 
 
 def test_without_privileges_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("emulation.testbed.mininet.netns.run_in_user_namespace", lambda: None)
+    monkeypatch.setattr("emulation.testbed.netns.run_in_user_namespace", lambda: None)
     monkeypatch.setattr("emulation.testbed.mininet.mininet_run.missing", lambda: "Mininet needs root")
     for command in (["allreduce", "--methods", "ring:reno"], ["loss"]):
         done = runner.invoke(app, ["bench", *command])
@@ -484,7 +484,7 @@ def test_an_unwritable_output_is_refused_before_anything_is_measured(
     arguments: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setattr("emulation.testbed.mininet.netns.run_in_user_namespace", lambda: None)
+    monkeypatch.setattr("emulation.testbed.netns.run_in_user_namespace", lambda: None)
     monkeypatch.setattr("emulation.testbed.mininet.mininet_run.missing", lambda: "")
     monkeypatch.setattr(suite, "run_allreduce", lambda *_: pytest.fail("it was measured"))
     monkeypatch.setitem(suite.MEASURES, "numbers", lambda *_: pytest.fail("it was measured"))

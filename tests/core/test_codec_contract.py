@@ -11,7 +11,8 @@ import pytest
 
 from switchagg.codecs import ARRAY_CODECS, CODECS, Codec, names
 from switchagg.codecs.array_codec import ArrayCodec, Tensor
-from switchagg.codecs.compression import FLOAT32, Compression
+from switchagg.codecs.codec import FLOAT32
+from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import CodecSpec, parse_codec
 from switchagg.lockstep import sum_together
 

@@ -13,12 +13,12 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from switchagg.codecs import CallShape
+from switchagg.codecs.codec import FLOAT32
 from switchagg.codecs.fixed_point import NONFINITE, ZERO, exponents
 from switchagg.codecs.wide_fixed_point import WideFixedPoint, WideScales, coarse, from_words, low_bits, to_words
 from switchagg.native.library import load, missing
 from switchagg.native.native_codec import begin
 
-FLOAT32 = np.dtype(np.float32)
 LARGEST = np.finfo(np.float32).max
 LEAST = np.finfo(np.float32).smallest_subnormal
 ALL = slice(0, 1)

@@ -38,7 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tiny.toml").write_text(SCENARIO)
     monkeypatch.chdir(tmp_path)
     # it would replace this very process
-    monkeypatch.setattr("emulation.testbed.mininet.netns.run_in_user_namespace", lambda: None)
+    monkeypatch.setattr("emulation.testbed.netns.run_in_user_namespace", lambda: None)
     backend(monkeypatch, "sim", example_results.run_method)
     backend(monkeypatch, "mininet", example_results.run_method, missing="it needs root")
     return tmp_path

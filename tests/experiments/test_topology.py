@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from emulation.scenario import scenario
-from emulation.testbed.mininet import qdisc, shaping
+from emulation.testbed import qdisc
+from emulation.testbed.mininet import shaping
 from emulation.testbed.mininet.services import SwitchPlace
 from emulation.testbed.mininet.shaping import NetworkSpec, PortReport, UnfitError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulation.testbed.mininet import netns
+from emulation.testbed import netns
 from rdma import oracle
 from switchagg.native import library
 from transport.rdma import soft

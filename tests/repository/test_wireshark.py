@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emulation.testbed.mininet import netns
+from emulation.testbed import netns
 from p4vm.host.pcap import open_capture, record
 from switchagg.dataplane.p4.plane_program import headers_of
 from switchagg.dataplane.p4.traffic_files import sent_by, sent_to

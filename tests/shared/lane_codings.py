@@ -9,6 +9,7 @@ import pytest
 
 from switchagg.calls.array_calls import make_call, rounds_of
 from switchagg.codecs import CallShape
+from switchagg.codecs.codec import FLOAT32
 from switchagg.codecs.lanes import Lanes, LaneScales
 from switchagg.codecs.rounding import call_key
 from switchagg.dataplane.reference import ReferencePlane
@@ -18,7 +19,6 @@ from switchagg.native.library import load, missing
 from switchagg.native.native_codec import begin
 from switchagg.native.native_endpoint import NativeEndpoint
 
-FLOAT32 = np.dtype(np.float32)
 CORES = [Endpoint] if missing() else [Endpoint, NativeEndpoint]
 needs_core = pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")
 

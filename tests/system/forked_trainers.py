@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch_forks import Forked
 
-from emulation.testbed.mininet import netns
+from emulation.testbed import netns
 
 
 @pytest.fixture

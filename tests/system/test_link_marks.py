@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from emulation.testbed.mininet import marks, netns
+from emulation.testbed import netns
+from emulation.testbed.mininet import marks
 from emulation.testbed.mininet.shaping import NetworkSpec, marking_missing, shape_lines
 
 PROBE = """

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from torch_forks import Forked
 
-from emulation.testbed.mininet import netns
+from emulation.testbed import netns
 from tests.system.xdp_net import Namespace
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from emulation.testbed.mininet import netns
+from emulation.testbed import netns
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 
@@ -307,7 +307,7 @@ def requires_user_namespaces() -> None:
 
 ROOTLESS = """
 import json, os, subprocess, sys
-from emulation.testbed.mininet import netns
+from emulation.testbed import netns
 REEXEC
 from emulation.testbed.mininet.services import ServiceProcess
 from emulation.testbed.mininet.emulated_network import EmulatedNetwork, NetworkSpec

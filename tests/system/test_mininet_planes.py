@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from emulation.testbed.mininet import netns
+from emulation.testbed import netns
 from emulation.testbed.mininet.services import ServiceProcess, SwitchPlace
 from emulation.testbed.mininet.shaping import NetworkSpec
 from switchagg.native import bpf, library

@@ -101,7 +101,8 @@ def test_every_class_has_its_queue_at_both_ends(topology: Any) -> None:
     ids=["no filter", "another order", "a rate of its own", "a short queue"],
 )
 def test_a_queue_with_wrong_settings_is_reported(topology: Any, broken: str) -> None:
-    from emulation.testbed.mininet import netns, qdisc, shaping
+    from emulation.testbed import netns, qdisc
+    from emulation.testbed.mininet import shaping
 
     spec = topology.NetworkSpec(workers=1, priority_queues=CLASSES)
     with topology.EmulatedNetwork(spec) as net:

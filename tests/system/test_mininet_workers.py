@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch_forks import Forked
 
-from emulation.testbed.mininet import netns
+from emulation.testbed import netns
 
 pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import zmq
 
-from emulation.testbed.mininet import netns
+from emulation.testbed import netns
 from tests.system.xdp_net import CONTROL, SWITCH, Star
 from transport.meshes.mesh import MemberLost, Mesh, MessageReceived
 from transport.meshes.tcp_gathering import TcpOptions

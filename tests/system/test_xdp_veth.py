@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.testbed.mininet import netns
+from emulation.testbed import netns
 from emulation.testbed.mininet.services import switchagg_command
 from switchagg.dataplane.xdp import frame_of
 from switchagg.errors import JobError

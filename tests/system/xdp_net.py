@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from emulation.testbed.mininet import netns
+from emulation.testbed import netns
 from emulation.testbed.mininet.services import switchagg_command
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ import typer
 from emulation.cli.outcomes import outcomes
 from emulation.experiments.bench import bandwidths, suite
 from emulation.results.results import write_json
-from emulation.testbed.mininet.netns import run_in_user_namespace
+from emulation.testbed.netns import run_in_user_namespace
 
 app = typer.Typer(no_args_is_help=True, help="Micro-benchmarks of our own parts.")
 

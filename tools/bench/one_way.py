@@ -19,9 +19,8 @@ from emulation.experiments.bench import bandwidths
 from emulation.report import table_kit
 from emulation.results.results import percentile
 from emulation.scenario.errors import RunFailed
-from emulation.testbed import children, patience
+from emulation.testbed import children, netns, patience
 from emulation.testbed.children import Child, ChildFailed
-from emulation.testbed.mininet import netns
 from switchagg.errors import SwitchaggError
 from tools.bench import rdma
 from tools.bench.link_end import EndPlace, OpenCandidate, RunTransfer, TransferMeasured

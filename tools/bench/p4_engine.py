@@ -23,9 +23,8 @@ from emulation.experiments.bench import bandwidths
 from emulation.experiments.bench.plane_times import BUNDLE_ROWS, WINDOW, BundleTraffic
 from emulation.report import table_kit
 from emulation.scenario.errors import RunFailed
-from emulation.testbed import children, patience
+from emulation.testbed import children, netns, patience
 from emulation.testbed.children import Child
-from emulation.testbed.mininet import netns
 from emulation.testbed.mininet.services import switchagg_command
 from switchagg.dataplane.p4 import bmv2_plane, p4_plane
 from switchagg.dataplane.p4.plane_program import HEADERS_BYTES, PROGRAMS, PlaneControl, Run, defines, headers_of

@@ -26,9 +26,8 @@ import msgspec
 import numpy as np
 
 from emulation.scenario.errors import RunFailed
-from emulation.testbed import children, patience
+from emulation.testbed import children, netns, patience
 from emulation.testbed.children import Child, ChildCommand, ChildReport, Done, serve
-from emulation.testbed.mininet import netns
 from transport.rdma import soft
 from transport.rdma.verbs import (
     AccessFlags,

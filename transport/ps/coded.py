@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 
 from switchagg.calls.chunked_call import row_of
-from switchagg.codecs.codec import Array, CallShape, Codec, Coding, lost
+from switchagg.codecs.codec import FLOAT32, Array, CallShape, Codec, Coding, lost
 from switchagg.codecs.compression import check_state
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import parse_codec
 from switchagg.job import ELEMENTS_MTU_1500
 from transport.meshes.mesh import Buffer
 from transport.ps.sharding import ServerSlice
-
-FLOAT32 = np.dtype(np.float32)
 
 
 class PushCodec:

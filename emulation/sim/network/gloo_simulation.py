@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.simulation import SimulatedCall, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
+from switchagg.codecs.codec import FLOAT32
 from transport.group.method_name import METHODS
-
-FLOAT32 = np.dtype(np.float32)
 
 
 class BFloat16(np.ndarray[Any, np.dtype[np.uint16]]):

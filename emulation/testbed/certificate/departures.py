@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from emulation.testbed.mininet import netns
+from emulation.testbed import netns
 
 _SOL_PACKET, _PACKET_RX_RING, _PACKET_VERSION, _PACKET_VNET_HDR = 263, 5, 10, 15
 _TPACKET_V2 = 1

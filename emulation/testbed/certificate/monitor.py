@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from emulation.testbed import netns
 from emulation.testbed.certificate.departures import Tap
 from emulation.testbed.certificate.fidelity import LinkTrace, gap_measures
 from emulation.testbed.certificate.monitor_messages import (
@@ -33,8 +34,7 @@ from emulation.testbed.certificate.monitor_messages import (
 )
 from emulation.testbed.certificate.processes import busiest, spent_by_others, usage
 from emulation.testbed.children import Done, Ready, send_report
-from emulation.testbed.mininet import netns
-from emulation.testbed.mininet.qdisc import QdiscReader
+from emulation.testbed.qdisc import QdiscReader
 
 SLEEP_NS = 5_000_000
 POLL_NS = 10_000_000

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from emulation.scenario.topologies.topology import Hop
-from emulation.testbed.mininet import netns, qdisc, shaping
+from emulation.testbed import netns, qdisc
+from emulation.testbed.mininet import shaping
 from emulation.testbed.mininet.node_addresses import (
     SUBNET_BITS,
     SWITCH_ADDRESS,

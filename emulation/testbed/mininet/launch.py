@@ -23,8 +23,7 @@ from emulation.scenario.bounds import elements_of
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import Scenario
 from emulation.scenario.scenario_tables import BEST, KERNEL
-from emulation.testbed import patience
-from emulation.testbed.mininet import netns
+from emulation.testbed import netns, patience
 from emulation.testbed.mininet.node_addresses import NodeAddress, switch_places
 from emulation.testbed.mininet.services import RunningService, ServiceProcess, SwitchPlace, switchagg_command
 from emulation.testbed.mininet.shaping import NetworkSpec, UnfitError

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from emulation.testbed.mininet import netns
+from emulation.testbed import netns
 from emulation.testbed.mininet.node_addresses import SWITCH_ADDRESS
 from emulation.testbed.mininet.shaping import UnfitError
 from emulation.testbed.patience import Patience

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from emulation.scenario.scenario_flows import own_hosts
 from emulation.scenario.topologies.topology import STAR, Fabric, LinkSettings, Topology
 from emulation.scenario.topologies.topology_kinds import topology
-from emulation.testbed import patience
-from emulation.testbed.mininet import marks, netns, qdisc
+from emulation.testbed import netns, patience, qdisc
+from emulation.testbed.mininet import marks
 from switchagg.errors import SwitchaggError
 from switchagg.priority import BEST_EFFORT, CLASSES, tos_of
 from transport.links.ethernet import ETHERNET_BYTES

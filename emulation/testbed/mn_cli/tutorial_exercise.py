@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from emulation.testbed.mininet import emulated_network, netns
+from emulation.testbed import netns
+from emulation.testbed.mininet import emulated_network
 from emulation.testbed.mininet.shaping import UnfitError
 from emulation.testbed.mn_cli import mn_nodes
 

@@ -10,11 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction
-from switchagg.codecs.codec import GREATEST_CODE, Array, CallShape, lost
+from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, spoil
+from switchagg.codecs.codec import FLOAT32, GREATEST_CODE, Array, CallShape, lost
 from switchagg.codecs.rotated.rows import codes_of_rms, sums_of_squares
 from switchagg.codecs.rotated.thc import LANES, TABLE, Thc
-from switchagg.codecs.sparse.blocks import FLOAT32, spoil
 from switchagg.description import Kind
 
 BLOCK = 1024

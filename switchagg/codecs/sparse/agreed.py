@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction
+from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, spoil
 from switchagg.codecs.codec import Array
 from switchagg.codecs.gathered.choosing import chosen_count, greatest
 from switchagg.codecs.sparse.blocks import (
@@ -17,7 +17,6 @@ from switchagg.codecs.sparse.blocks import (
     inner_bytes,
     inner_fault,
     inner_option,
-    spoil,
     sum_chosen,
     summed,
 )

@@ -12,14 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.codecs.array_codec import Reduction
-from switchagg.codecs.codec import Array, Codec
+from switchagg.codecs.codec import FLOAT32, Array, Codec
 from switchagg.codecs.lanes import WIDTHS, Lanes
 from switchagg.codecs.rotated.rows import Rotated
 from switchagg.option_syntax import one_of, option
 
 _INNER: dict[str, Codec] = {codec.name: codec for codec in (*map(Lanes, WIDTHS), *map(Rotated, WIDTHS))}
-
-FLOAT32 = np.dtype(np.float32)
 
 Chosen = NDArray[np.int64]
 """Numbers of blocks, ascending."""
@@ -85,14 +83,6 @@ def finite(values: Array) -> bool:
     """Whether all are."""
     with np.errstate(over="ignore", invalid="ignore"):
         return math.isfinite(np.dot(values, values)) or bool(np.isfinite(values).all())
-
-
-def spoil(values: Array, residual: Array | None) -> None:
-    """Make the results of values that aren't finite on some rank."""
-    if residual is not None:
-        np.copyto(residual, values)
-        residual[~np.isfinite(residual)] = 0
-    values.fill(np.nan)
 
 
 def summed(array: Array, inner: str, workers: int, residual: Array | None) -> Iterator[Reduction]:

@@ -12,11 +12,10 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensors
+from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensors, spoil
 from switchagg.codecs.codec import Array
 from switchagg.codecs.gathered.choosing import spans
 from switchagg.codecs.rounding import draws
-from switchagg.codecs.sparse.blocks import spoil
 from switchagg.description import Kind
 from switchagg.option_syntax import count, decimal, option
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction
+from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, spoil
 from switchagg.codecs.codec import Array
 from switchagg.codecs.gathered.choosing import chosen_count
 from switchagg.codecs.rounding import draws
@@ -23,7 +23,6 @@ from switchagg.codecs.sparse.blocks import (
     inner_bytes,
     inner_fault,
     inner_option,
-    spoil,
     summed,
 )
 from switchagg.description import Kind

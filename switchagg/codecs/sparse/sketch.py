@@ -12,11 +12,11 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction
+from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, spoil
 from switchagg.codecs.codec import Array
 from switchagg.codecs.gathered.choosing import chosen_count, greatest, spans
 from switchagg.codecs.rounding import draws
-from switchagg.codecs.sparse.blocks import Chosen, spoil
+from switchagg.codecs.sparse.blocks import Chosen
 from switchagg.description import Kind
 from switchagg.option_syntax import decimal, option, share
 

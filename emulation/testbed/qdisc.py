@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from emulation.testbed.mininet import netns
+from emulation.testbed import netns
 
 _RTM_NEWQDISC, _RTM_GETQDISC = 36, 38
 _RTM_NEWTCLASS, _RTM_GETTCLASS = 40, 42
