@@ -247,7 +247,7 @@ def test_only_an_htb_class_has_htb_settings() -> None:
 def test_the_custom_file_needs_only_the_standard_library_and_mininet() -> None:
     """`mn` runs it under the system's Python, where numpy and the rest are not installed."""
     folder = Path(shaping.__file__).parents[2]
-    nodes = (f"testbed/mininet/{stem}.py" for stem in ("emulated_network", "shaping", "qdisc", "netns"))
+    nodes = (f"testbed/{stem}.py" for stem in ("mininet/emulated_network", "mininet/shaping", "qdisc", "netns"))
     for name in ("mn_custom.py", *nodes):
         text = (folder / name).read_text(encoding="utf-8")
         for foreign in ("numpy", "msgspec", "zmq", "typer", "torch"):
