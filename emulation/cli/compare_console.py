@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 from emulation.experiments import compare as comparing
-from emulation.experiments import pool
+from emulation.experiments.cells import values_text
 from emulation.experiments.compare import Comparison
 from emulation.experiments.sweep import sweep_page
 from emulation.experiments.sweep import sweep_run as sweeping
@@ -111,13 +111,13 @@ def run_sweep(
     swept = sweeping.planned(scenario, variants, backend, folder)  # all are refused before any has run
     _announce(scenario, backend, reason)
     for group in scenario.sweep.groups:
-        typer.echo(f"{', '.join(group[0])}: {'; '.join(map(sweep_page.values_text, group))}", err=True)
+        typer.echo(f"{', '.join(group[0])}: {'; '.join(map(values_text, group))}", err=True)
 
     def log(text: str) -> None:
         typer.echo(text, err=True)
 
     _tell_if_busy(backend)
-    sweeping.run(swept, how.jobs or pool.cores(), how.ray, log)
+    sweeping.run(swept, how.jobs, how.ray, log)
     done = sweeping.write_results(swept, command, how.reports, log)
     if how.as_json:
         typer.echo(json.dumps(plain(done.document), sort_keys=True))

@@ -39,15 +39,16 @@ def codecs(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Runs of each cell")] = 3,
     only: Annotated[str, typer.Option(metavar="TEXT", help="Only cells whose title has this in it")] = "",
-    jobs: Annotated[int, typer.Option(min=1, max=256, help="Processes, of a core each")] = 2,
+    jobs: Annotated[int, typer.Option(min=0, max=1024, help="Processes; 0: one on each core")] = 0,
     ray: Annotated[bool, typer.Option("--ray", help="On a Ray cluster (RAY_ADDRESS), or this machine by Ray")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Few codecs and iterations: does everything work?")] = False,
     out: Annotated[Path, typer.Option(help="Folder of the runs and of what is made from them")] = Path("results/study"),
 ) -> None:
     """Codecs beside float32 and 16 bits: final accuracy, error, bits on the wire, time to accuracy.
 
-    Each run is a line of OUT/runs.jsonl; one that is there isn't trained again, so an interrupted study goes on, and
-    one with more seeds or codecs adds to what is there. study.json, figures and tables.md are made from all of them.
+    Each run is kept in OUT/cells, named by all that decides it: codec, workload, workers, seed, rate, code. What is
+    there isn't trained again, so an interrupted study goes on, and one with more seeds or codecs adds to what is there.
+    study.json, figures and tables.md are made from all of them.
 
     **Examples**
 
@@ -57,7 +58,7 @@ def codecs(
 
     `RAY_ADDRESS=auto switchagg study codecs --ray`
     """
-    with outcomes(f"the same command goes on from the runs in {out}"):
+    with outcomes(f"the same command goes on from the runs in {out}/cells"):
         from emulation.experiments.study.study_request import StudyRequest, study
 
         request = StudyRequest(tuple(codec or ()), tuple(workload or ()), tuple(workers or ()), seeds, only, quick)

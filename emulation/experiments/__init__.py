@@ -1,4 +1,5 @@
-"""Experiments: compare, sweep, study, reproduce, whatif, bench; cells worked on by many processes or Ray (pool.py).
+"""Experiments: compare, sweep, study, reproduce, whatif, bench; cells.py has what decides a
+cell, keeps its result and runs those that aren't there, by many processes or Ray (pool.py).
 
 Imported by cli alone; imports every other room.
 Start at compare.py.

@@ -10,9 +10,9 @@ import pytest
 from example_results import FakeCertificate, result
 
 from emulation.experiments.bench import time_fidelity
-from emulation.experiments.sweep import sweep_cells
+from emulation.experiments.sweep import sweep_run
 from emulation.results.results import MethodResult, plain
-from emulation.scenario.errors import RunFailed
+from emulation.scenario.errors import RunFailed, ScenarioError
 from emulation.scenario.scenario import Scenario, load, load_variants
 from transport.group.method_name import METHODS, MethodName, parse
 
@@ -55,8 +55,8 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Machine:
         module = ModuleType(f"toy_{backend}")
         module.run_method = run_method  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setitem(sweep_cells.RUNNER_MODULES, backend, module.__name__)
-    monkeypatch.setattr(sweep_cells, "choose_plane", lambda *_: None)
+        monkeypatch.setitem(sweep_run.RUNNER_MODULES, backend, module.__name__)
+    monkeypatch.setattr(sweep_run, "choose_plane", lambda *_: None)
     return found
 
 
@@ -96,7 +96,7 @@ def test_virtual_time_is_run_once_for_all_links_and_nothing_twice(tmp_path: Path
     assert not toy.done
     run(tmp_path, again=True)
     assert toy.done == [(100, "gloo")]
-    with pytest.raises(RunFailed, match="--only 'rings': no run has this in its title"):
+    with pytest.raises(ScenarioError, match="--only 'rings': no run has this in its title"):
         run(tmp_path, "rings")
 
 
@@ -104,12 +104,13 @@ def test_invalid_runs_stand_apart_and_count_nowhere(tmp_path: Path, toy: Machine
     run(tmp_path)
     built = time_fidelity.document(plan(tmp_path))
     found = built["summary"]
-    assert (built["planned"], found["pairs"], found["valid"], found["within_target"]) == (8, 8, 7, 3)
+    assert (built["planned"], found["pairs"], found["valid"], found["within_band"]) == (8, 8, 7, 3)
     assert found["median_difference"] == pytest.approx(0.1)
     swapped = [[low, high] for _, low, high in plain(found["swapped"])]
     # at 100 Mb/s switch before the ring over TCP alone: 32 ms > 30; over UDP it takes 33. At 200 Mb/s also before Gloo
     assert (found["ordered"], swapped) == (5, [["switch", "ring"], ["switch", "gloo"], ["switch", "ring"]])
     assert found["swapped_over_one_link"] == 0
+    assert time_fidelity.lines(built)[1] == "Median difference of the VALID ones: 10.0 %; 3 of 7 differ by at most 5 %."
     text = "\n".join(time_fidelity.table(built))
     valid, invalid = text.split("INVALID, so that these times say nothing:")
     assert "| 100 Mb/s | `gloo` | 30.0 ms | 30.6 ms | +2.0 % | CPUs / were taken |" in invalid

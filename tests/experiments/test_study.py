@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 
 from emulation.cli.main import app
 from emulation.experiments import pool
-from emulation.experiments.study import codec_training, costs, runs, study_plan, study_request, summary
+from emulation.experiments.cells import CELLS, CellStore, version
+from emulation.experiments.study import codec_training, costs, study_plan, study_request, summary
 from emulation.experiments.study.probe import probe
 from emulation.experiments.study.wire_bytes import ELEMENTS, CountedCompression, WireTraffic
 from emulation.scenario.errors import RunFailed
@@ -72,15 +73,15 @@ def run(out: Path, *more: str) -> tuple[int, str]:
     return found.exit_code, found.output
 
 
-def without_times(path: Path) -> dict[str, object]:
-    return {key: {**record, "seconds": 0} for key, record in runs.read(path).items()}
+def without_times(out: Path) -> dict[str, object]:
+    return {record["key"]: {**record, "seconds": 0} for record in CellStore(out / CELLS).all_of(version("study"))}
 
 
 def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_reports = study_request.write_reports
     monkeypatch.setattr(study_request, "write_reports", lambda *_, **__: [])
     assert run(tmp_path / "whole")[0] == 0
-    trained, left = runs.trained, 3
+    trained, left = study_request.trained, 3
 
     def interrupted(cell: study_plan.StudyCell) -> dict[str, object]:
         nonlocal left
@@ -89,21 +90,19 @@ def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, m
             raise KeyboardInterrupt
         return trained(cell)
 
-    monkeypatch.setattr(runs, "trained", interrupted)
+    monkeypatch.setattr(study_request, "trained", interrupted)
     code, output = run(tmp_path / "cut")
     assert code == 130
     words = (
-        f"interrupted; everything it had started is stopped; the same command goes on from the runs in {tmp_path}/cut"
+        f"interrupted; everything it had started is stopped; the same command goes on from the runs in "
+        f"{tmp_path}/cut/cells"
     )
     assert output.splitlines()[-1] == f"switchagg: {words}"
-    with (tmp_path / "cut" / study_request.RUNS).open("a") as file:
-        file.write('{"cell": {"workload": "to')  # the machine went down while a line was written
+    (tmp_path / "cut" / CELLS / "0.json").write_text('{"cell": {"workload": "to')  # of something else
     left = 100
     code, output = run(tmp_path / "cut")
     assert (code, left) == (0, 100 - (4 * len(CODECS) - 3)), output
-    assert without_times(tmp_path / "cut" / study_request.RUNS) == without_times(
-        tmp_path / "whole" / study_request.RUNS
-    )
+    assert without_times(tmp_path / "cut") == without_times(tmp_path / "whole")
     left = 0
     monkeypatch.setattr(study_request, "write_reports", write_reports)
     assert run(tmp_path / "cut")[0] == 0, "nothing is left to train"
@@ -149,18 +148,19 @@ def test_ray_is_started_for_what_is_missing_and_a_failure_is_a_line(
     )
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(study_request, "write_reports", lambda *_, **__: [])
-    monkeypatch.setattr(runs, "trained", lambda _: {"accuracy": 0.5, "loss": 1.0, "diverged": False, "seconds": 1.0})
+    monkeypatch.setattr(study_request, "trained", lambda _: {"accuracy": 0.5, "loss": 1.0, "diverged": False})
     for _ in range(2):
         assert run(tmp_path, "--ray")[0] == 0
         assert len(started) == 2, "to choose rates, and for the runs that count"
-    assert len(runs.read(tmp_path / study_request.RUNS)) == 4 * len(CODECS)
+    assert len(without_times(tmp_path)) == 4 * len(CODECS)
 
     def fails(cell: study_plan.StudyCell) -> dict[str, object]:
         raise RunFailed(f"{cell.workload}: no")
 
-    monkeypatch.setattr(runs, "trained", fails)
+    monkeypatch.setattr(study_request, "trained", fails)
     code, output = run(tmp_path, "--ray", "--seeds", "3")
-    assert (code, output.splitlines()[-1]) == (1, "switchagg: toy: no")
+    told = "3 of 15 runs failed (toy, n = 2, float32, rate 0.1, seed 3, …): toy: no"
+    assert (code, output.splitlines()[-1]) == (1, f"switchagg: {told}")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_ray_is_started_for_what_is_missing_and_a_failure_is_a_line(
         (["--codec", "lanes7"], 2, "--codec codec 'lanes7' is unknown; allowed: "),
         (["--workers", "4"], 2, "--workers 4: toy has 18 samples an iteration for all"),
         (["--workload", "tay"], 2, "--workload 'tay': unknown to this study; allowed: toy"),
-        (["--only", "lanes5"], 2, "--only 'lanes5': no cell has this in its title"),
+        (["--only", "lanes5"], 2, "--only 'lanes5': no run has this in its title, as in 'toy, n = 2, float32, rate 0."),
         (["--codec", "cd_sgd~lanes7"], 2, "--codec cd_sgd: codec 'lanes7' is unknown; allowed: "),
         (["--codec", "dpsgd"], 2, "--codec dpsgd: what its ranks exchange is no sum"),
         (["--ray"], 1, "--ray: the Python package 'ray' is missing; run: pip install 'switchagg[ray]'"),
@@ -180,7 +180,9 @@ def test_ray_is_started_for_what_is_missing_and_a_failure_is_a_line(
 def test_bad_input_is_told_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int, message: str
 ) -> None:
-    monkeypatch.setattr(runs, "trained", lambda cell: pytest.fail("bad input is found before anything is trained"))
+    monkeypatch.setattr(
+        study_request, "trained", lambda cell: pytest.fail("bad input is found before anything is trained")
+    )
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     monkeypatch.setattr(pool, "by_processes", lambda work, cells, jobs: iter(()))
     monkeypatch.setattr(study_request, "write_reports", lambda *_, **__: [])
@@ -188,13 +190,6 @@ def test_bad_input_is_told_in_a_line(
     assert found == code, output
     assert message in output.replace("\n", " ")
     assert "Traceback" not in output
-
-
-def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / study_request.RUNS).write_text("mine\n")
-    code, output = run(tmp_path)
-    assert (code, (tmp_path / study_request.RUNS).read_text()) == (1, "mine\n")
-    assert "not the runs of a study" in output
 
 
 @pytest.mark.parametrize("codec", ["lanes8", "lanes16+ef", "topk:ratio=0.01+ef", "randomk:ratio=0.1+ef", "agreed+ef"])
@@ -252,8 +247,10 @@ def test_every_codec_has_the_best_of_its_own_rates() -> None:
     rates = [(cell.codec, round(cell.rate, 6)) for cell in tuned]
     grids = {"float32": (0.1, 0.2), "lanes8": (0.1, 0.2), "sign": (0.0005, 0.001)}
     assert rates == [(codec, rate) for codec, grid in grids.items() for rate in grid]
-    finished = {cell.key: {"loss": 1 / cell.rate if cell.codec == "float32" else cell.rate} for cell in tuned}
-    best = study_plan.best_rates([replace(setting, codecs=("float32", "lanes8", "lanes4"))], finished)
+    store = CellStore()
+    for cell in tuned:
+        store.keep(cell, {"loss": 1 / cell.rate if cell.codec == "float32" else cell.rate})
+    best = study_plan.best_rates([replace(setting, codecs=("float32", "lanes8", "lanes4"))], store.find)
     assert best == {
         ("toy", "float32"): 0.2,
         ("toy", "lanes8"): 0.1,

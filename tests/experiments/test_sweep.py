@@ -15,8 +15,8 @@ from example_results import result
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
-from emulation.experiments import pool
-from emulation.experiments.sweep import sweep_cells, sweep_page, sweep_run, sweep_table
+from emulation.experiments import cells, pool
+from emulation.experiments.sweep import sweep_page, sweep_run, sweep_table
 from emulation.report import figure_kit
 from emulation.results.results import MethodResult, plain
 from emulation.scenario.errors import RunFailed
@@ -54,7 +54,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Backend:
     found, module = Backend(), ModuleType("toy_backend")
     module.run_method = found.run_method  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "toy_backend", module)
-    monkeypatch.setitem(sweep_cells.RUNNER_MODULES, "sim", "toy_backend")
+    monkeypatch.setitem(sweep_run.RUNNER_MODULES, "sim", "toy_backend")
     return found
 
 
@@ -126,35 +126,35 @@ def test_only_what_changed_is_run_again(tmp_path: Path, backend: Backend, monkey
     assert sweep(tmp_path, RATES, "--set", "faults.loss=0.5", "--set", "methods.sim=['ring', 'switch']")[0] == 0
     assert len(backend.done) == 2, "a file that is cut off, or of another cell"
     monkeypatch.setattr(sweep_run, "version", lambda _: "newer")
-    monkeypatch.setattr(sweep_cells, "version", lambda _: "newer")
+    monkeypatch.setattr(cells, "version", lambda _: "newer")
     assert sweep(tmp_path, RATES)[0] == 0
     assert len(backend.done) == 2 + 10
 
 
 def test_the_code_that_decides_results_is_in_a_cells_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("sim/engine.py", "sim/engine.txt", "testbed/sweep_run.py", "cli/main.py"):
+    names = ("sim/engine.py", "sim/engine.txt", "testbed/launch.py", "cli/main.py", "experiments/study/costs.py")
+    for name in (*names, "experiments/study/study_page.py"):
         (tmp_path / "emulation" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "emulation" / name).write_text("")
     found = ModuleType("spec")
     found.submodule_search_locations = [str(tmp_path / "emulation")]  # type: ignore[attr-defined]
-    monkeypatch.setattr(sweep_cells, "PACKAGES", ("emulation",))
-    monkeypatch.setattr(sweep_cells, "find_spec", lambda _: found)
+    monkeypatch.setattr(cells, "PACKAGES", ("emulation",))
+    monkeypatch.setattr(cells, "find_spec", lambda _: found)
 
     def changes(name: str) -> set[str]:
-        before = {backend: sweep_cells.version.__wrapped__(backend) for backend in sweep_cells.EXCLUDED}
+        before = {code: cells.version.__wrapped__(code) for code in ("sim", "mininet", "study", "whatif")}
         (tmp_path / "emulation" / name).write_text(name)
-        return {backend for backend, old in before.items() if sweep_cells.version.__wrapped__(backend) != old}
+        return {code for code, old in before.items() if cells.version.__wrapped__(code) != old}
 
-    assert changes("sim/engine.py") == {"sim", "mininet"}
-    assert changes("testbed/sweep_run.py") == {"mininet"}
-    assert changes("cli/main.py") == changes("sim/engine.txt") == set()
+    assert changes("sim/engine.py") == {"sim", "mininet", "study", "whatif"}
+    assert changes("testbed/launch.py") == {"mininet", "study"}
+    assert changes("experiments/study/costs.py") == {"study"}
+    assert changes("cli/main.py") == changes("sim/engine.txt") == changes("experiments/study/study_page.py") == set()
 
 
 def test_a_profile_is_what_its_file_holds(tmp_path: Path) -> None:
     profile = tmp_path / "mine.toml"
-    text = (sweep_cells.Path(sweep_cells.__file__).parents[2] / "scenario/profiles/models/alexnet.toml").read_text(
-        encoding="utf-8"
-    )
+    text = (Path(sweep_run.__file__).parents[2] / "scenario/profiles/models/alexnet.toml").read_text(encoding="utf-8")
 
     def keys() -> list[str]:
         found = [*load_variants(tmp_path / "tiny.toml", {"workload.profile": profile.name})]
@@ -173,7 +173,7 @@ def test_a_machine_with_other_code_is_refused(tmp_path: Path, backend: Backend) 
     (tmp_path / "tiny.toml").write_text(HEAD + RATES, encoding="utf-8")
     planned = sweep_run.planned(load(tmp_path / "tiny.toml"), load_variants(tmp_path / "tiny.toml"), "sim", tmp_path)
     with pytest.raises(RunFailed, match="has another version of switchagg, NumPy or PyTorch than the machine where"):
-        sweep_cells.work(replace(planned.cells[0], version="older"))
+        cells.run_cells([replace(planned.cells[0], version="older")], sweep_run.run_cell, planned.store, print)
 
 
 def test_what_fails_is_told_and_tried_again(tmp_path: Path, backend: Backend) -> None:
@@ -365,7 +365,7 @@ def test_reports_are_written_for_each_combination_and_once(tmp_path: Path, backe
     [("topology.rate_bps", 2e8, "200 Mb/s"), ("topology.workers", 16, "16"), ("topology.delay_ns", 1000000, "1.00 ms")],
 )
 def test_values_have_their_units(key: str, value: float, text: str) -> None:
-    assert sweep_page.value_text(key, value) == text
+    assert cells.value_text(key, value) == text
 
 
 # ---- many processes, many machines

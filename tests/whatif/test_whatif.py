@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
+from emulation.experiments.cells import CellStore
 from emulation.experiments.whatif import call_cost as costs
 from emulation.experiments.whatif import gains as asking
 from emulation.experiments.whatif.call_cost import HostLink
@@ -254,11 +255,13 @@ def test_a_graph_that_only_communicates_is_forecast() -> None:
 
 
 def test_a_limit_ends_a_forecast_with_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that goes on by a second whenever it is asked: what was begun too late is left out, and named."""
+    """A clock that goes on by a second whenever it is asked: what was begun too late is left out, and named; and what
+    was forecast in time isn't again."""
     run, said, ticks = of_profile(MODEL, 2), list[str](), iter(range(10**6))
     monkeypatch.setattr(asking.time, "monotonic", lambda: float(next(ticks)))
     question = Question((10**10, 10**11), ("switch", "switch+p3"), limit_s=700)
-    document = gains(run, question, said.append)
+    store = CellStore()
+    document = gains(run, question, said.append, store=store)
     (link,) = document["links"]
     done = [row["method"] for row in link["rows"]]
     assert "ring" in done
@@ -268,8 +271,16 @@ def test_a_limit_ends_a_forecast_with_what_there_is(monkeypatch: pytest.MonkeyPa
     assert first.endswith("switch+p3")
     assert second.startswith("100 Gb/s, ring, ")
     assert set(document["left_out"].values()) == {"the limit of 700 s was reached (--limit)"}
-    assert said[0] == "10 Gb/s: ring (1 of 14)"
-    assert all("s left" in text for text in said[1:])
+    assert said[0] == "14 runs, of which 0 are there and 14 are to do, 1 at a time"
+    assert said[1].startswith("[1/14] 10 Gb/s: ring: ")
+    assert all(" left" in text for text in said[1:])
+    more = gains(run, dataclasses.replace(question, limit_s=0), said.append, store=store)
+    assert said[-15 + len(done)].startswith(f"14 runs, of which {len(done)} are there")
+    assert [len(entry["rows"]) for entry in more["links"]] == [7, 7]
+    assert (
+        more["links"][0]["rows"][: len(done)]
+        == gains(run, Question((10**10,), ("switch", "switch+p3")))["links"][0]["rows"][: len(done)]
+    )
     with pytest.raises(ProfileError, match="no method was forecast within 1 s; raise --limit"):
         gains(run, dataclasses.replace(question, limit_s=1))
 

@@ -15,6 +15,7 @@ def reproduce(
     write: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write reproduced.md and its figures there; needs all results")
     ] = None,
+    jobs: Annotated[int, typer.Option(min=0, max=1024, help="Processes; 0: one on each core")] = 0,
 ) -> None:
     """Run papers' results again: their numbers beside ours, with source, conditions, error, order and verdict.
 
@@ -35,7 +36,7 @@ def reproduce(
         from rich.table import Table
 
         from emulation.experiments.reproduce import catalogue, reproduced_page
-        from emulation.experiments.reproduce.published import ReproduceError, judge
+        from emulation.experiments.reproduce.published import ReproduceError
 
         if write is not None and names:
             stop("--write needs all results, so no names", EXIT_USAGE)
@@ -43,13 +44,10 @@ def reproduce(
             wanted = [catalogue.find(name) for name in names or catalogue.names()]
         except ReproduceError as error:
             stop(str(error), EXIT_USAGE)
-        results: list[reproduced_page.Judged] = []
-        for number, published in enumerate(wanted, start=1):
-            typer.echo(f"[{number}/{len(wanted)}] {published.name}", err=True)
-            try:
-                results.append((published, judge(published, published.run(published))))
-            except ReproduceError as error:
-                stop(str(error), EXIT_FAILED)
+        try:
+            results = catalogue.run_results(wanted, jobs, lambda text: typer.echo(text, err=True))
+        except ReproduceError as error:
+            stop(str(error), EXIT_FAILED)
         console = Console()
 
         def show(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:

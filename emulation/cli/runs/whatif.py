@@ -54,13 +54,15 @@ def whatif(
     ] = "auto",
     zoom: Annotated[str | None, renamed_option("--zoom", "--fidelity-level")] = None,
     limit: Annotated[float, typer.Option(min=0, help="Seconds, after which methods are left out; 0: none")] = 600.0,
+    jobs: Annotated[int, typer.Option(min=0, max=1024, help="Processes; 0: one on each core")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder for the results  [default: results/whatif-NAME]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The whole document as JSON on stdout")] = False,
 ) -> None:
     """What other methods, codecs and schedules would gain a run that you have: a table, whatif.html, SVG, PNG, JSON.
 
     Compared with the best host method on the same links. A gain smaller than what jitter of compute times does to it is
-    "unresolved". Nothing is trained, and no gradient is needed.
+    "unresolved". Nothing is trained, and no gradient is needed. Each forecast is kept in OUT/cells; what is there isn't
+    made again.
 
     **Examples**
 
@@ -75,7 +77,8 @@ def whatif(
     **Default methods**: switch, switch~lanes16, switch~lanes8, auto~bf16, auto~topk:ratio=0.01, auto+bytescheduler,
     switch+bytescheduler, switch~lanes8+bytescheduler. `auto` takes the cheapest host collective for each call.
     """
-    with outcomes():
+    with outcomes(f"the same command goes on from the forecasts in {out or 'results/whatif-NAME'}/cells"):
+        from emulation.experiments.cells import CELLS, CellStore
         from emulation.experiments.whatif import gains as asking
         from emulation.experiments.whatif.recorded_run import read
         from emulation.experiments.whatif.whatif_page import lines, write
@@ -87,10 +90,12 @@ def whatif(
             question = asking.Question(
                 rates_bps, names, seeds, round(1000 * delay_us), keys, jitter, fidelity_level, limit
             )
-            document = asking.gains(read(trace, workers), question, lambda text: typer.echo(text, err=True))
+            run = read(trace, workers)
+            folder = out or Path("results") / f"whatif-{run.name}"
+            store = CellStore(folder / CELLS)
+            document = asking.gains(run, question, lambda text: typer.echo(text, err=True), store=store, jobs=jobs)
         except ValueError as error:
             stop(str(error), EXIT_USAGE)
-        folder = out or Path("results") / f"whatif-{document['run']['name']}"
         report = write(document, folder)
         typer.echo(json.dumps(document, sort_keys=True) if as_json else "\n".join(lines(document)))
         typer.echo(f"report: {report}", err=True)

@@ -7,7 +7,7 @@ predicted once, whatever carries it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -18,9 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from emulation.experiments.bench.document import machine
-from emulation.experiments.sweep import sweep_page
+from emulation.experiments.cells import Log, chosen, failures, values_text
 from emulation.experiments.sweep import sweep_run as sweeping
-from emulation.experiments.sweep.sweep_cells import Store, SweepCell
+from emulation.experiments.sweep.sweep_run import entry_of
 from emulation.report import figure_kit, page_kit, wording
 from emulation.report.table_kit import markdown
 from emulation.results.results import write_json
@@ -33,14 +33,13 @@ from transport.group.method_name import METHODS, MethodName, links_of
 
 SCHEMA = "switchagg-fidelity-1"
 SCENARIO, RATES_BPS = "transports", (100_000_000, 200_000_000)
-TARGET = 0.05
+BAND = 0.05
 """A difference of more than this share of the measured time is explained."""
 APART = 0.02
 """Predictions closer than this don't order two methods."""
 TELLING = 0.01
 """A factor of a difference that is worth a word."""
 
-Log = Callable[[str], None]
 Pair = dict[str, Any]
 
 
@@ -78,25 +77,21 @@ def run(plan: FidelityPlan, only: str, again: bool, jobs: int, log: Log) -> None
     only: text in a cell's title, like "ring@udp, topology.rate_bps = 200 Mb/s". again: also those in Mininet whose
     certificate was INVALID. Raises RunFailed, OSError.
     """
-    measured = _chosen(plan.measured, lambda cell: only in cell.title)
-    wanted = {(cell.scenario, twin(cell.method)) for cell in measured.cells}
-    if not wanted:
-        raise RunFailed(f"--only '{only}': no run has this in its title, as in '{plan.measured.cells[0].title}'")
-    if again:
-        for cell in measured.cells:
-            if measured.store.has(cell) and not measured.store.entry(cell)[0]["certificate"]["valid"]:
-                measured.store.forget(cell)
-    predicted = _chosen(plan.predicted, lambda cell: (cell.scenario, cell.method) in wanted)
-    for sweep in (predicted, measured):
-        sweeping.run(sweep, jobs, False, log)
-    if failures := [line for sweep in (predicted, measured) for line in sweeping.failures(sweep)]:
-        for line in failures:
+    wanted = {(cell.scenario, cell.method) for cell in chosen(plan.measured.cells, only)}
+    twins = {(scenario, twin(method)) for scenario, method in wanted}
+    for sweep, names in ((plan.predicted, twins), (plan.measured, wanted)):
+        runs = [
+            replace(point, cells=tuple(cell for cell in point.cells if (cell.scenario, cell.method) in names))
+            for point in sweep.runs
+        ]
+        part = replace(sweep, runs=runs)
+        for cell in part.cells if again and part.backend == "mininet" else ():
+            record = part.store.find(cell)
+            if record is not None and not record["entry"]["certificate"]["valid"]:
+                part.store.forget(cell)
+        sweeping.run(part, jobs, False, log)
+        for line in failures(part.failed, len(part.cells)):
             log(line)
-
-
-def _chosen(sweep: sweeping.SweepRun, wanted: Callable[[SweepCell], bool]) -> sweeping.SweepRun:
-    runs = [replace(run_of_point, cells=tuple(filter(wanted, run_of_point.cells))) for run_of_point in sweep.runs]
-    return replace(sweep, runs=runs)
 
 
 # ---- pairs
@@ -106,10 +101,11 @@ def document(plan: FidelityPlan) -> dict[str, Any]:
     """The document fidelity.json: all pairs that are there, and their summary."""
     store, pairs = plan.measured.store, []
     for virtual, real in zip(plan.predicted.runs, plan.measured.runs, strict=True):
-        predicted = {cell.method: cell for cell in virtual.cells if store.has(cell)}
+        predicted = {cell.method: cell for cell in virtual.cells}
         for cell in real.cells:
-            if twin(cell.method) in predicted and store.has(cell):
-                pairs.append(_pair(real.point, cell, predicted[twin(cell.method)], store))
+            records = store.find(cell), store.find(predicted[twin(cell.method)])
+            if records[0] is not None and records[1] is not None:
+                pairs.append(_pair(real.point, entry_of(records[0], "mininet"), records[1]["entry"]))
     if not pairs:
         raise RunFailed(f"{store.folder}: no pair of runs has finished")
     return {
@@ -122,8 +118,7 @@ def document(plan: FidelityPlan) -> dict[str, Any]:
     }
 
 
-def _pair(point: Point, cell: SweepCell, other: SweepCell, store: Store) -> Pair:
-    entry, (predicted, _, _) = store.entry(cell)[0], store.entry(other)
+def _pair(point: Point, entry: dict[str, Any], predicted: dict[str, Any]) -> Pair:
     return {
         "point": point,
         "method": entry["method"],
@@ -152,8 +147,8 @@ def compared(predicted: dict[str, Any], measured: dict[str, Any]) -> dict[str, A
 
 
 def summary(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """The summary of VALID pairs: the median difference, how many are within the target, and pairs of methods at one
-    point in the wrong order: all of them, and those over the same link."""
+    """The summary of VALID pairs: the median difference, how many are within BAND, and pairs of methods at one point in
+    the wrong order: all of them, and those over the same link."""
     valid = [pair for pair in pairs if pair["valid"] and pair["difference"] is not None]
     sizes = [abs(pair["difference"]) for pair in valid]
     ordered, swapped = 0, []
@@ -168,7 +163,7 @@ def summary(pairs: Sequence[Pair]) -> dict[str, Any]:
         "pairs": len(pairs),
         "valid": len(valid),
         "median_difference": median(sizes) if sizes else None,
-        "within_target": sum(size <= TARGET for size in sizes),
+        "within_band": sum(size <= BAND for size in sizes),
         "ordered": ordered,
         "swapped": swapped,
         "swapped_over_one_link": sum(_link(low) == _link(high) for _, low, high in swapped),
@@ -180,8 +175,8 @@ def _link(method: MethodName) -> str:
 
 
 def why(pair: Pair) -> str:
-    """The parts of a difference beyond the target; "" within it."""
-    if pair["difference"] is None or abs(pair["difference"]) <= TARGET:
+    """The parts of a difference that is to be explained; "" of a smaller one."""
+    if pair["difference"] is None or abs(pair["difference"]) <= BAND:
         return ""
     reasons = []
     if pair["bytes"] is not None and abs(pair["bytes"] - 1) >= TELLING:
@@ -227,16 +222,13 @@ def lines(built: dict[str, Any]) -> list[str]:
         f"{facts['cpu_model']}, {facts['cpus_usable']} cores."
     ]
     if totals["median_difference"] is not None:
-        share = wording.percent_text(totals["median_difference"])
         sentences.append(
-            f"Median difference of the VALID ones: {share} (target: {100 * TARGET:g} %); {totals['within_target']} of "
-            f"{totals['valid']} are within the target."
+            f"Median difference of the VALID ones: {wording.percent_text(totals['median_difference'])}; "
+            f"{totals['within_band']} of {totals['valid']} differ by at most {100 * BAND:g} %."
         )
     if totals["ordered"]:
         wrong = len(totals["swapped"])
-        named = "; ".join(
-            f"{low} and {high} ({sweep_page.values_text(point)})" for point, low, high in totals["swapped"][:5]
-        )
+        named = "; ".join(f"{low} and {high} ({values_text(point)})" for point, low, high in totals["swapped"][:5])
         sentences.append(
             f"Of {totals['ordered']} pairs of methods whose predictions are more than {100 * APART:g} % apart, {wrong} "
             f"were measured in the other order, {totals['swapped_over_one_link']} of them over one link"
@@ -256,7 +248,7 @@ def table(built: dict[str, Any]) -> list[str]:
             text += ["", "INVALID, so that these times say nothing:", ""]
         rows = [
             [
-                sweep_page.values_text(pair["point"]),
+                values_text(pair["point"]),
                 f"`{pair['method']}`",
                 wording.time_text(pair["predicted_ns"]),
                 wording.time_text(pair["measured_ns"]["median"]),
@@ -275,9 +267,9 @@ def figure(built: dict[str, Any]) -> Figure:
     names = list(dict.fromkeys(str(pair["method"]) for pair in pairs))
     drawn = Figure(figsize=(10, max(4.5, 1.2 + 0.2 * len(names))), layout="constrained")
     left, right = drawn.subplots(1, 2)
-    markers = dict(zip(dict.fromkeys(sweep_page.values_text(pair["point"]) for pair in pairs), "os^Dv<>", strict=False))
+    markers = dict(zip(dict.fromkeys(values_text(pair["point"]) for pair in pairs), "os^Dv<>", strict=False))
     for pair in pairs:
-        at, colour = sweep_page.values_text(pair["point"]), pair["method"].look.colour if pair["valid"] else "#BBBBBB"
+        at, colour = values_text(pair["point"]), pair["method"].look.colour if pair["valid"] else "#BBBBBB"
         look = {"marker": markers.get(at, "o"), "markersize": 5, "color": colour, "linestyle": "none"}
         look |= {} if pair["valid"] else {"markerfacecolor": "none"}
         left.plot([pair["predicted_ns"] / 1e6], [pair["measured_ns"]["median"] / 1e6], **look)
@@ -286,13 +278,13 @@ def figure(built: dict[str, Any]) -> Figure:
     line = [min(ends) * 0.9, max(ends) * 1.1]
     left.plot(line, line, color="#222222", linewidth=0.8)
     left.fill_between(
-        line, *([(1 + sign * TARGET) * end for end in line] for sign in (-1, 1)), color="#DDDDDD", linewidth=0
+        line, *([(1 + sign * BAND) * end for end in line] for sign in (-1, 1)), color="#DDDDDD", linewidth=0
     )
     left.set(xscale="log", yscale="log", xlabel="predicted in virtual time, ms", ylabel="measured in Mininet, ms")
     figure_kit.decimal_ticks(left.xaxis)
     figure_kit.decimal_ticks(left.yaxis)
     left.set_title("Communication in an iteration")
-    right.axvspan(-TARGET, TARGET, color="#DDDDDD", linewidth=0)
+    right.axvspan(-BAND, BAND, color="#DDDDDD", linewidth=0)
     right.set_yticks(range(len(names)), names, fontsize=8)
     right.invert_yaxis()
     right.set_xscale("symlog", linthresh=0.1)

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from emulation.experiments.cells import Cell, CellStore, Log, Record, failures, run_cells, version
 from emulation.experiments.reproduce import byte_counts, network_times, schedule_times
-from emulation.experiments.reproduce.published import Numbers, Published, PublishedCell, ReproduceError
+from emulation.experiments.reproduce.published import (
+    Judgement,
+    Numbers,
+    Published,
+    PublishedCell,
+    ReproduceError,
+    judge,
+)
+from emulation.scenario.errors import RunFailed
 from switchagg.option_syntax import choices
 
 RUNS: dict[str, Callable[[Published], Numbers]] = {
@@ -51,3 +62,39 @@ def find(name: str) -> Published:
     table = tomllib.loads(paths[name].read_text(encoding="utf-8"))
     run, cells = table.pop("run", ""), tuple(PublishedCell(**cell) for cell in table.pop("cells"))
     return Published(name=name, cells=cells, run=RUNS[run] if run else lambda _: {}, **table)
+
+
+@dataclass(frozen=True)
+class ResultCell(Cell):
+    """A published result that is run again. title: its name."""
+
+    title: str
+    version: str
+    code = "reproduce"
+
+    @property
+    def decides(self) -> dict[str, Any]:
+        return {"result": self.title}
+
+
+def run_result(cell: ResultCell) -> Record:
+    """Our numbers. Raises RunFailed."""
+    published = find(cell.title)
+    try:
+        return {"numbers": published.run(published)}
+    except ReproduceError as error:
+        raise RunFailed(str(error)) from error
+
+
+def run_results(wanted: Sequence[Published], jobs: int, log: Log) -> list[tuple[Published, Judgement]]:
+    """The results with their judgements. jobs: as of `run_cells`. Nothing is kept: all of them take half a minute.
+
+    Raises RunFailed, ReproduceError.
+    """
+    store, cells = CellStore(), [ResultCell(published.name, version("reproduce")) for published in wanted]
+    if failed := run_cells(cells, run_result, store, log, jobs=jobs):
+        raise RunFailed("; ".join(failures(failed, len(cells))))
+    return [
+        (published, judge(published, store.read(cell)["numbers"]))
+        for published, cell in zip(wanted, cells, strict=True)
+    ]

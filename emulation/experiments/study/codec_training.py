@@ -4,7 +4,6 @@ method, of n processes (`method_training`)."""
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -44,9 +43,7 @@ class ProbedCompression(CountedCompression):
 
 def train(cell: StudyCell) -> dict[str, Any]:
     """The record of a finished run: plain numbers. Raises WorkloadError; ValueError for a codec that can't."""
-    start_s = time.perf_counter()
-    record = train_by_method(cell) if is_method(cell.codec) else _in_lockstep(cell)
-    return {**record, "seconds": time.perf_counter() - start_s}
+    return train_by_method(cell) if is_method(cell.codec) else _in_lockstep(cell)
 
 
 def _in_lockstep(cell: StudyCell) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from emulation.scenario.scenario import ScenarioError
+from emulation.experiments.cells import Cell, Record, version
+from emulation.scenario.errors import ScenarioError
 from switchagg.codecs import ARRAY_CODECS, CODECS
 from switchagg.codecs.spec import CodecSpec, parse_codec
 
@@ -95,7 +96,7 @@ QUICK = (
 
 
 @dataclass(frozen=True)
-class StudyCell:
+class StudyCell(Cell):
     """A run. codec: text of a spec, or of a training method, or `float32`; rate: the greatest learning rate."""
 
     workload: str
@@ -107,14 +108,17 @@ class StudyCell:
     iterations: int
     evaluate_every: int
     momentum: float
+    version: str = field(default_factory=lambda: version("study"))
+    code = "study"
 
     @property
-    def key(self) -> str:
-        """The key of a finished run: all fields."""
-        return " ".join(f"{name}={value}" for name, value in asdict(self).items())
+    def decides(self) -> dict[str, Any]:
+        fields = asdict(self)
+        del fields["version"]
+        return {"cell": fields}
 
     @property
-    def title(self) -> str:
+    def title(self) -> str:  # type: ignore[override]
         seed = "tuning" if self.seed == TUNING_SEED else f"seed {self.seed}"
         return f"{self.workload}, n = {self.workers}, {self.codec}, rate {self.rate:g}, {seed}"
 
@@ -242,13 +246,16 @@ def tuning_cells(chosen: Sequence[TrainingSetting]) -> Iterator[StudyCell]:
                 yield from (cell(setting, codec, workers, TUNING_SEED, rate) for rate in rates)
 
 
-def best_rates(chosen: Sequence[TrainingSetting], finished: dict[str, dict[str, Any]]) -> dict[tuple[str, str], float]:
-    """(workload, codec) -> the rate whose run ended with the lowest held-out loss; the middle one where none ended."""
+def best_rates(
+    chosen: Sequence[TrainingSetting], find: Callable[[StudyCell], Record | None]
+) -> dict[tuple[str, str], float]:
+    """(workload, codec) -> the rate whose run ended with the lowest held-out loss; the middle one where none ended.
+    find: the record of a run that has ended."""
     best = {}
     for setting in chosen:
         for codec in setting.codecs:
             rates, workers = rates_of(setting, codec), min(setting.workers)
-            ended = {rate: finished.get(cell(setting, codec, workers, TUNING_SEED, rate).key) for rate in rates}
+            ended = {rate: find(cell(setting, codec, workers, TUNING_SEED, rate)) for rate in rates}
             losses = {rate: run["loss"] for rate, run in ended.items() if run is not None and run["loss"] is not None}
             middle = rates[len(rates) // 2]
             best[setting.workload, codec] = min(losses, key=lambda rate: losses[rate]) if losses else middle

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulation.experiments.study import costs, runs, study_plan, summary
-from emulation.experiments.study.runs import Log
+from emulation.experiments.cells import CELLS, CellStore, Log, Record, chosen, failures, run_cells, version
+from emulation.experiments.study import costs, study_plan, summary
+from emulation.experiments.study.study_plan import StudyCell
 from emulation.results.results import write_json
 from emulation.scenario.errors import RunFailed
-from emulation.scenario.scenario import ScenarioError
 
-RUNS, STUDY = "runs.jsonl", "study.json"
+STUDY = "study.json"
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,7 @@ class StudyRequest:
 def study(request: StudyRequest, out: Path, jobs: int, ray: bool, log: Log) -> Iterator[str]:
     """Lines to show in the end. Raises ScenarioError, RunFailed, OSError."""
     settings = request.settings()
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / RUNS
-    finished = runs.read(path)
-    if finished:
-        log(f"{path} holds {len(finished)} runs, which aren't trained again")
+    store = CellStore(out / CELLS)
     for codec in dict.fromkeys(codec for setting in settings for codec in setting.codecs):
         if warning := study_plan.warning(codec):
             log(warning)
@@ -49,27 +44,46 @@ def study(request: StudyRequest, out: Path, jobs: int, ray: bool, log: Log) -> I
             for workers in setting.workers:
                 if fault := study_plan.can(codec, workers):
                     log(f"{setting.workload}: left out: {fault}")
-    train = functools.partial(runs.run, finished=finished, path=path, log=log, jobs=jobs, ray=ray)
-    train(study_plan.tuning_cells(settings))
-    best = study_plan.best_rates(settings, finished)
+    failed: dict[str, str] = {}
+
+    def train(cells: Sequence[StudyCell]) -> None:
+        failed.update(run_cells(cells, trained, store, log, jobs=jobs, ray=ray, outcome=_outcome))
+
+    tuning = list(study_plan.tuning_cells(settings))
+    train(tuning)
+    best = study_plan.best_rates(settings, store.find)
     seeds = 1 if request.quick else request.seeds
-    cells = [cell for cell in study_plan.reported_cells(settings, seeds, best) if request.only in cell.title]
-    if not cells:
-        raise ScenarioError(
-            f"--only '{request.only}': no cell has this in its title, as in 'images, n = 4, lanes8+ef, …'"
-        )
+    cells = chosen(list(study_plan.reported_cells(settings, seeds, best)), request.only)
     train(cells)
-    yield from write_reports(out, finished, log, quick=request.quick)
+    problems = "; ".join(failures(failed, len(tuning) + len(cells)))
+    if len(failed) < len(tuning) + len(cells):
+        yield from write_reports(out, store, log, quick=request.quick)
+    if failed:
+        raise RunFailed(problems)
 
 
-def write_reports(out: Path, finished: runs.RunRecords, log: Log, *, quick: bool = False) -> list[str]:
+def trained(cell: StudyCell) -> Record:
+    """A cell's record. Raises RunFailed, WorkloadError."""
+    from emulation.experiments.study.codec_training import train  # imports PyTorch
+
+    try:
+        return train(cell)
+    except ValueError as error:
+        raise RunFailed(str(error)) from error
+
+
+def _outcome(record: Record) -> str:
+    return "diverged" if record["diverged"] else f"{100 * record['accuracy']:.1f} %"
+
+
+def write_reports(out: Path, store: CellStore, log: Log, *, quick: bool = False) -> list[str]:
     """Writes study.json, figures and tables of all runs that have finished; lines to show."""
     from emulation.experiments.bench.document import machine
     from emulation.experiments.study import study_figures, study_page
 
-    every = list(finished.values())
+    every = store.all_of(version("study"))
     if not every:
-        raise RunFailed(f"{out / RUNS}: no run has finished")
+        raise RunFailed(f"{store.folder}: no run has finished")
     words = sorted({run["cell"]["codec"] for run in every} - {study_plan.FLOAT32})
     codecs = [word for word in words if not study_plan.is_method(word) and not study_plan.can(word, 4)]
     log("codecs are timed, alone on a core")

@@ -1,6 +1,6 @@
 """Sweeps: a scenario with several values for some of its keys, run with each combination, method and seed.
 
-`emulation/scenario/sweep_axes.py` says which combinations there are; `sweep_cells` runs a cell and stores its result,
-`sweep_run` runs all cells without a stored result, `sweep_table` writes them as CSV and Parquet, `sweep_page` as
-figures and HTML. `switchagg sweep` is the command.
+`emulation/scenario/sweep_axes.py` says which combinations there are; `sweep_run` runs a cell, and all those without a
+stored result, `sweep_table` writes them as CSV and Parquet, `sweep_page` as figures and HTML. `switchagg sweep` is the
+command.
 """

@@ -6,7 +6,7 @@ and a pair of plots of their own. Seeds are no axis here: medians are over them,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -15,6 +15,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from emulation.experiments.cells import point_text, value_text, values_text
 from emulation.report import comparison_figures, figure_kit, wording
 from emulation.report.page_kit import drawn as shown_as
 from emulation.report.page_kit import render
@@ -31,26 +32,6 @@ PANELS_MOST = 12
 """Pairs of plots; tables have all."""
 
 Row = tuple[str, list[tuple[str, str]]]
-
-
-def value_text(key: str, value: Value) -> str:
-    """A value with its unit, by the end of its key's name."""
-    if isinstance(value, str):
-        return value
-    if key.endswith("_bps"):
-        return wording.rate_text(value)
-    if key.endswith("_ns"):
-        return wording.time_text(value)
-    return wording.bytes_text(value) if key.endswith("_bytes") else f"{value:g}"
-
-
-def point_text(point: Mapping[str, Value]) -> str:
-    return ", ".join(f"{key} = {value_text(key, value)}" for key, value in point.items())
-
-
-def values_text(point: Mapping[str, Value]) -> str:
-    """Without the keys."""
-    return ", ".join(value_text(key, value) for key, value in point.items())
 
 
 def own_fifo(method: MethodName, methods: Sequence[MethodName]) -> MethodName | None:

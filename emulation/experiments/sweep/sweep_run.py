@@ -2,30 +2,83 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import importlib
 import json
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from emulation.experiments import compare as comparing
-from emulation.experiments import pool
+from emulation.experiments.cells import CELLS, Cell, CellStore, Log, Record, failures, point_text, run_cells, version
+from emulation.experiments.compare import RUNNER_MODULES, choose_plane
 from emulation.experiments.sweep import sweep_page, sweep_table
-from emulation.experiments.sweep.sweep_cells import Store, SweepCell, version, work
-from emulation.results.results import assembled, differing, plain, unequal_ranks
+from emulation.results.results import assembled, differing, entries, plain, unequal_ranks
 from emulation.results.speedups import worst
-from emulation.scenario.errors import RunFailed
-from emulation.scenario.scenario import Scenario, ScenarioError
+from emulation.results.timeline import Span
+from emulation.scenario.errors import RunFailed, ScenarioError
+from emulation.scenario.profiles.workload_keys import tenant_graph
+from emulation.scenario.scenario import Scenario, canonical
+from emulation.scenario.scenario_tables import Methods
 from emulation.scenario.sweep_axes import Point
 from emulation.testbed.host import host_facts
 from switchagg.dataplane.self_test import Choice
+from transport.group.method_name import MethodName
+from transport.group.method_name import parse as parse_method
 
-Log = Callable[[str], None]
-
-CELLS = "cells"
 NAME_MOST = 150
 """Characters of a run's folder."""
+
+
+@dataclass(frozen=True)
+class SweepCell(Cell):
+    """One method of one scenario on one backend. folder: for what the backend keeps beside the result."""
+
+    scenario: Scenario
+    backend: str
+    method: MethodName
+    title: str
+    version: str
+    folder: Path
+
+    @property
+    def code(self) -> str:  # type: ignore[override]
+        return self.backend
+
+    @property
+    def decides(self) -> dict[str, Any]:
+        """The scenario with every default filled in, seed included, and the backend."""
+        chosen = Methods(**{name: (self.method,) if name == self.backend else () for name in ("mininet", "sim")})
+        values = canonical(dataclasses.replace(self.scenario, methods=chosen))
+        del values["name"], values["title"]
+        inputs = {"scenario": plain(values), "backend": self.backend}
+        folder, beside = Path(self.scenario.folder), [job for job in self.scenario.jobs if job.profile]
+        replayed: list[Any] = [tenant_graph(job, folder) for job in beside]
+        if self.scenario.workload.profile:
+            replayed.append(self.scenario.replayed)
+        if replayed:  # what is in the files, beside how they are called
+            inputs["replayed"] = hashlib.sha256(repr(replayed).encode()).hexdigest()
+        return inputs
+
+
+def run_cell(cell: SweepCell) -> dict[str, Any]:
+    """A cell's result: `entry`, as in a results.json of it alone, and `timeline`."""
+    scenario = cell.scenario
+    # in virtual time all data planes give equal results
+    plane = choose_plane(scenario, cell.backend) if cell.backend == "mininet" else None
+    if plane is not None:
+        scenario = dataclasses.replace(scenario, switch=dataclasses.replace(scenario.switch, dataplane=plane.name))
+    run_method = importlib.import_module(RUNNER_MODULES[cell.backend]).run_method
+    result = run_method(scenario, cell.method, cell.folder, lambda *_: None)
+    (entry,) = entries(cell.scenario, cell.backend, [result])
+    return {"entry": plain(entry), "timeline": [asdict(span) for span in result.timeline]}
+
+
+def entry_of(record: Record, backend: str) -> dict[str, Any]:
+    """The entry of a document in a cell's record, not yet compared."""
+    return {**record["entry"], "method": parse_method(record["entry"]["method"], virtual=backend == "sim")}
 
 
 @dataclass(frozen=True)
@@ -51,8 +104,8 @@ class SweepRun:
     """Title of a cell -> why it failed."""
 
     @property
-    def store(self) -> Store:
-        return Store(self.out / CELLS)
+    def store(self) -> CellStore:
+        return CellStore(self.out / CELLS)
 
     @property
     def cells(self) -> list[SweepCell]:
@@ -75,7 +128,7 @@ def planned(scenario: Scenario, variants: Sequence[tuple[Point, Scenario]], back
         if switches not in planes:  # data planes are tested for it, which takes a while
             planes[switches] = comparing.choose_plane(variant, backend)
         cells = tuple(
-            SweepCell(variant, backend, method, f"{method}, {sweep_page.point_text(point)}", code, folder / method.slug)
+            SweepCell(variant, backend, method, f"{method}, {point_text(point)}", code, folder / method.slug)
             for method in variant.methods_for(backend)
         )
         runs.append(SweepPoint(point, variant, planes[switches], folder, cells))
@@ -94,29 +147,16 @@ def _folder(point: Point, number: int) -> str:
 
 
 def run(sweep: SweepRun, jobs: int, ray: bool, log: Log) -> None:
-    """Run the cells that aren't there, and keep each as it ends. jobs, ray: as `pool.worked` has them; in Mininet one
-    after the other. Raises RunFailed, OSError."""
+    """Run the cells that aren't there, and keep each as it ends. jobs, ray: as of `run_cells`; in Mininet one after
+    the other. Raises RunFailed, OSError."""
     if sweep.backend == "mininet" and ray:
         raise RunFailed("--ray: Mininet runs here, one method at a time; allowed: --on sim")
-    sweep.store.folder.mkdir(parents=True, exist_ok=True)
-    every = sweep.cells
-    missing = [cell for cell in every if not sweep.store.has(cell)]
-    jobs = 1 if sweep.backend == "mininet" else max(1, min(jobs, len(missing)))
-    where = "by Ray" if ray else f"{jobs} at a time"
-    there = len(every) - len(missing)
-    log(f"{len(every)} runs, of which {there} are there and {len(missing)} are to do, {where}")
     if sweep.backend == "mininet":
         for point in sweep.runs:
-            if any(cell in missing for cell in point.cells):
+            if any(sweep.store.find(cell) is None for cell in point.cells):
                 comparing.prepare(point.folder, point.scenario.methods_for(sweep.backend))
-    start_s = time.monotonic()
-    for number, (cell, record) in enumerate(pool.worked(work, missing, jobs, ray), 1):
-        if "error" in record:
-            sweep.failed[cell.title] = record["error"]
-        else:
-            sweep.store.keep(cell, record)
-        took = f"{record['seconds']:.1f} s" if "seconds" in record else f"failed: {record['error']}"
-        log(f"[{number}/{len(missing)}] {cell.title}: {took}; {pool.time_left(start_s, number, len(missing))}")
+    jobs = 1 if sweep.backend == "mininet" else jobs
+    sweep.failed |= run_cells(sweep.cells, run_cell, sweep.store, log, jobs=jobs, ray=ray)
 
 
 @dataclass
@@ -134,22 +174,25 @@ class SweepOutcome:
 def write_results(sweep: SweepRun, command: Sequence[str], reports: bool, log: Log) -> SweepOutcome:
     """Writes tables, sweep.json, the page and, if wanted, the report of each run. Raises RunFailed, OSError."""
     rows: list[sweep_table.Row] = []
-    documents, problems, verdicts, unequal = [], failures(sweep), [], False
+    documents, verdicts, unequal = [], [], False
+    problems = failures(sweep.failed, len(sweep.cells))
     for number, point in enumerate(sweep.runs, 1):
-        there = {cell.method: cell for cell in point.cells if cell.title not in sweep.failed}
-        entries = {method: sweep.store.entry(cell) for method, cell in there.items()}
-        built = assembled(point.scenario, sweep.backend, [entry for entry, _, _ in entries.values()])
-        documents.append(sweep_page.of_run(point.point, built, point.folder.name if reports and entries else ""))
+        there = {cell.method: (cell, record) for cell in point.cells if (record := sweep.store.find(cell))}
+        built = assembled(
+            point.scenario, sweep.backend, [entry_of(record, sweep.backend) for _, record in there.values()]
+        )
+        documents.append(sweep_page.of_run(point.point, built, point.folder.name if reports and there else ""))
         for entry in built["methods"]:
-            key = {"seed": point.scenario.seed, "backend": sweep.backend, "cell": there[entry["method"]].key}
+            key = {"seed": point.scenario.seed, "backend": sweep.backend, "cell": there[entry["method"]][0].key}
             rows.append({**point.point, **key, **sweep_table.row(entry)})
-        if reports and entries and not _is_there(point.folder, built):
+        if reports and there and not _is_there(point.folder, built):
             log(f"report {number}/{len(sweep.runs)}: {point.folder}")
             comparing.prepare(point.folder, [])
-            timelines = {method: spans for method, (_, spans, _) in entries.items() if spans}
-            seconds = {method: took for method, (_, _, took) in entries.items()}
+            timelines = {method: [Span(**span) for span in record["timeline"]] for method, (_, record) in there.items()}
+            timelines = {method: spans for method, spans in timelines.items() if spans}
+            seconds = {method: record["seconds"] for method, (_, record) in there.items()}
             comparing.write(built, _host(point, command, seconds), timelines, point.folder)
-        problems += [f"{sweep_page.point_text(point.point)}: {problem}" for problem in comparing.problems(built)]
+        problems += [f"{point_text(point.point)}: {problem}" for problem in comparing.problems(built)]
         verdicts.append(built["verdict"])
         unequal |= bool(differing(built)) or any(map(unequal_ranks, built["methods"]))
     sweep.out.mkdir(parents=True, exist_ok=True)
@@ -158,18 +201,6 @@ def write_results(sweep: SweepRun, command: Sequence[str], reports: bool, log: L
         log(missing)
     document = sweep_page.build(sweep.scenario, sweep.backend, documents)
     return SweepOutcome(document, sweep_page.write(document, sweep.out), worst(verdicts), unequal, problems)
-
-
-def failures(sweep: SweepRun) -> list[str]:
-    """A line for each reason."""
-    reasons = dict.fromkeys(sweep.failed.values())
-    lines = []
-    for reason in reasons:
-        titles = [title for title, why in sweep.failed.items() if why == reason]
-        lines.append(
-            f"{len(titles)} of {len(sweep.cells)} runs failed ({titles[0]}{', …' if titles[1:] else ''}): {reason}"
-        )
-    return lines
 
 
 def _host(run: SweepPoint, command: Sequence[str], seconds: dict[Any, float]) -> dict[str, Any]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
-from math import hypot
+from hashlib import sha256
+from math import hypot, inf
 from typing import Any
 
+from emulation.experiments.cells import Cell, CellStore, Log, Record, run_cells, version
 from emulation.experiments.whatif.call_cost import (
     DIRECT_WORKERS,
     HOST_KEYS,
@@ -24,12 +26,11 @@ from emulation.experiments.whatif.call_cost import (
 )
 from emulation.experiments.whatif.forecast import MEASURED, SETTLING, Cost, Forecast, ForecastLimits, forecast
 from emulation.experiments.whatif.recorded_run import RecordedCollective, RecordedRun
-from emulation.scenario.errors import ScenarioError
+from emulation.scenario.errors import RunFailed
 from emulation.scenario.profiles.profile_errors import ProfileError
 from emulation.scenario.scenario_tables import AUTO, FIDELITY_LEVELS
 from emulation.testbed.certificate.fidelity import rate_text
 from switchagg.description import COMBINING, Kind
-from switchagg.errors import SwitchaggError
 from transport.group.method_name import MethodName, parse
 from transport.ps.config import BSP
 from transport.schedule.profile import LinearCost
@@ -58,8 +59,6 @@ HIDDEN = 0.02
 _UNITS = {"gb/s": 1e9, "gbps": 1e9, "gbit": 1e9, "mb/s": 1e6, "mbps": 1e6, "mbit": 1e6, "tb/s": 1e12, "": 0.0}
 _RATE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*([a-z/]*)\s*")
 
-Progress = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class Question:
@@ -76,28 +75,31 @@ class Question:
     limit_s: float = 0.0
 
 
-class _Clock:
-    """The time that a forecast has taken, and its limit. rows: of all links."""
+@dataclass(frozen=True)
+class ForecastCell(Cell):
+    """A method on a link. seeds: how many. deadline_s: by time.monotonic(), after which it isn't forecast."""
 
-    def __init__(self, limit_s: float, rows: int) -> None:
-        self._limit_s, self._rows, self._done = limit_s, rows, 0
-        self._start_s = time.monotonic()
+    run: RecordedRun
+    method: MethodName
+    link: HostLink
+    seeds: int
+    version: str
+    deadline_s: float = inf
+    code = "whatif"
 
     @property
-    def is_up(self) -> bool:
-        """Whether the limit is reached."""
-        return bool(self._limit_s) and time.monotonic() - self._start_s > self._limit_s
+    def title(self) -> str:  # type: ignore[override]
+        return f"{rate_text(self.link.rate_bps)}: {self.method}"
+
+    @property
+    def decides(self) -> Record:
+        run = sha256(repr(self.run).encode()).hexdigest()
+        return {"run": run, "method": str(self.method), "link": asdict(self.link), "seeds": self.seeds}
 
     def check(self) -> None:
-        """Raises TimeoutError once the limit is reached."""
-        if self.is_up:
-            raise TimeoutError(f"the limit of {self._limit_s:g} s was reached (--limit)")
-
-    def next_row(self) -> str:
-        """How far it is, in words."""
-        done, self._done = self._done, self._done + 1
-        left_s = (time.monotonic() - self._start_s) / done * (self._rows - done) if done else 0.0
-        return f"{done + 1} of {self._rows}" + (f", about {left_s:.0f} s left" if left_s >= 1 else "")
+        """Raises TimeoutError after the deadline."""
+        if time.monotonic() > self.deadline_s:
+            raise TimeoutError
 
 
 def parse_rates(text: str) -> tuple[int, ...]:
@@ -113,8 +115,15 @@ def parse_rates(text: str) -> tuple[int, ...]:
     return tuple(reversed(rates))
 
 
-def gains(run: RecordedRun, question: Question, progress: Progress = lambda _: None) -> dict[str, Any]:
-    """The document. progress: called with the row in work. It raises ValueError for an unknown method, ProfileError."""
+def gains(
+    run: RecordedRun,
+    question: Question,
+    log: Log = lambda _: None,
+    *,
+    store: CellStore | None = None,
+    jobs: int = 1,
+) -> dict[str, Any]:
+    """The document. store, jobs: as of `run_cells`. It raises ValueError for an unknown method, ProfileError."""
     if question.jitter is not None:
         run = replace(run, jitter=question.jitter, measured=False)
     if question.fidelity_level not in FIDELITY_LEVELS:
@@ -124,25 +133,28 @@ def gains(run: RecordedRun, question: Question, progress: Progress = lambda _: N
     methods = [parse(text, virtual=True) for text in question.methods]
     hosts = [parse(f"{name}{_sent_codec(run)}") for name in (*HOSTS, "auto")]
     names = list(dict.fromkeys([*hosts, *methods]))
-    links, left_out = [], dict[str, str]()
-    clock = _Clock(question.limit_s, len(names) * len(question.rates_bps))
+    store = store or CellStore()
+    deadline_s = time.monotonic() + question.limit_s if question.limit_s else inf
+    cells_by_rate: dict[int, list[ForecastCell]] = {}
     for rate_bps in question.rates_bps:
         link = HostLink(rate_bps, question.delay_ns, tuple(question.keys.items()), question.fidelity_level)
         scenario_of(link, run.workers, hosts[0])  # wrong keys are wrong for all methods
-        rows = []
-        for place, name in enumerate(names):
-            try:
-                clock.check()
-                progress(f"{rate_text(rate_bps)}: {name} ({clock.next_row()})")
-                rows.append(_row(run, name, link, question, clock.check))
-            except TimeoutError as error:
-                left_out[f"{rate_text(rate_bps)}, {', '.join(map(str, names[place:]))}"] = str(error)
-                break
-            except (SwitchaggError, ScenarioError, ValueError) as error:
-                left_out[str(name)] = str(error)
-        if clock.is_up and not any(row["method"] in map(str, hosts) for row in rows):
-            break
-        links.append(_compared(rate_bps, rows, {str(name) for name in hosts}))
+        cells_by_rate[rate_bps] = [
+            ForecastCell(run, name, link, question.seeds, version("whatif"), deadline_s) for name in names
+        ]
+    cells = [cell for rate_cells in cells_by_rate.values() for cell in rate_cells]
+    failed = run_cells(cells, forecast_cell, store, log, jobs=jobs, outcome=_outcome)
+    links, left_out = [], dict[str, str]()
+    for rate_bps, rate_cells in cells_by_rate.items():
+        late = [cell for cell in rate_cells if failed.get(cell.title) == LATE]
+        if late:
+            names_late = ", ".join(str(cell.method) for cell in late)
+            left_out[f"{rate_text(rate_bps)}, {names_late}"] = f"the limit of {question.limit_s:g} s {LATE}"
+        faulty = [cell for cell in rate_cells if cell.title in failed and cell not in late]
+        left_out |= {str(cell.method): failed[cell.title] for cell in faulty}
+        rows = [record["row"] for cell in rate_cells if (record := store.find(cell))]
+        if not late or any(row["method"] in map(str, hosts) for row in rows):
+            links.append(_compared(rate_bps, rows, {str(name) for name in hosts}))
     if not links:
         raise ProfileError(f"{run.name}: no method was forecast within {question.limit_s:g} s; raise --limit, ask less")
     return {
@@ -176,18 +188,35 @@ def _sent_codec(run: RecordedRun) -> str:
     return f"~{SIXTEEN_BITS[run.sent_as]}" if run.sent_as else ""
 
 
-def _row(
-    run: RecordedRun, name: MethodName, link: HostLink, question: Question, check: Callable[[], None] = lambda: None
-) -> dict[str, Any]:
-    """A method on a link. Raises ValueError where the run has nothing for its schedule; what check raises."""
-    seeds = range(1, question.seeds + 1)
+LATE = "was reached (--limit)"
+
+
+def forecast_cell(cell: ForecastCell) -> Record:
+    """The row of a cell. Raises RunFailed where there is none: the run has nothing for the method's schedule, or the
+    limit was reached (`LATE`)."""
+    try:
+        cell.check()
+        return {"row": _row(cell)}
+    except TimeoutError as error:
+        raise RunFailed(LATE) from error
+    except ValueError as error:
+        raise RunFailed(str(error)) from error
+
+
+def _outcome(record: Record) -> str:
+    return f"{record['row']['iteration_ns'] / 1e6:.3g} ms"
+
+
+def _row(cell: ForecastCell) -> dict[str, Any]:
+    run, name, link = cell.run, cell.method, cell.link
+    seeds = range(1, cell.seeds + 1)
 
     def forecast_if(
         latency: float = 1.0, link_time: float = 1.0, *, windows: bool = True, few: bool = True
     ) -> Forecast:
         weights = GainWeights(latency, link_time, windows)
         changed, cost, limits = rank_costs(run, name, link, weights)
-        return forecast(changed, cost, seeds[:1] if few else seeds, replace(limits, check=check))
+        return forecast(changed, cost, seeds[:1] if few else seeds, replace(limits, check=cell.check))
 
     full = forecast_if(few=False)
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from emulation.report import figure_kit, page_kit
 from emulation.report.svg import INK, WIDTH, tip
 from emulation.report.table_kit import columns
 from emulation.report.wording import bytes_text, name_of, time_text
+from emulation.results.results import write_json
 from emulation.testbed.certificate.fidelity import rate_text
 from transport.group.method_name import parse
 
@@ -36,7 +36,7 @@ CAPTION = (
 def write(document: dict[str, Any], folder: Path) -> Path:
     """whatif.json, .svg, .png and .html; the path of the last. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "whatif.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / "whatif.json", document)
     figures = figure_kit.draw({"whatif": lambda: figure(document)})
     figure_kit.write(figures, folder)
     drawing = page_kit.drawn(figures["whatif"], "whatif", CAPTION)
