@@ -9,6 +9,7 @@ so that chunks with values come in runs long enough for one system call, and all
 """
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +48,7 @@ _ROUTES: dict[str, Route] = {
 }
 
 
+@lru_cache(maxsize=256)
 def shares_of(kind: str, root: int = 0, unit: int = 1) -> Shares:
     """Those of a collective. root: of one that has it."""
     route = _ROUTES.get(kind, Route.ALL)

@@ -6,7 +6,6 @@ a job without priorities sends what it always sent.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 CLASSES = 8
 MOST_URGENT = 0
@@ -79,46 +78,3 @@ def marks(priorities: Sequence[int], tos: int = 0) -> tuple[int, ...]:
     if all(class_of(priority) == BEST_EFFORT for priority in priorities):
         return ()
     return tuple(tos_of(priority, tos) for priority in priorities)
-
-
-@dataclass(slots=True)
-class StreamTurns:
-    """The stream that the next call takes: streams of one class take turns (W11).
-
-    priorities: of the streams. All ranks make the calls of one class in the same order; between classes each rank may
-    have an order of its own, since each class counts separately.
-    """
-
-    priorities: Sequence[int]
-    _streams: dict[int, list[int]] = field(default_factory=dict)
-    _calls: dict[int, int] = field(default_factory=dict)
-    classes: tuple[int, ...] = ()
-    """The classes that have streams, the most urgent first."""
-
-    def __post_init__(self) -> None:
-        for stream, priority in enumerate(self.priorities):
-            self._streams.setdefault(class_of(priority), []).append(stream)
-        self.classes = tuple(sorted(self._streams))
-
-    def streams_of(self, priority: int | None = None) -> tuple[int, ...]:
-        """The streams of a class; None: of the least urgent one. Raises ValueError if no stream has it."""
-        wanted = max(self._streams) if priority is None else priority
-        if wanted not in self._streams:
-            there = ", ".join(map(str, self.classes))
-            raise ValueError(f"priority {priority}: no stream has this class; the job's classes: {there}")
-        return tuple(self._streams[wanted])
-
-    def take(self, priority: int | None = None, stream: int | None = None) -> int:
-        """The stream of the next call: `stream` if given, else the class's next in turn. Raises ValueError as above."""
-        if stream is not None:
-            if not 0 <= stream < len(self.priorities):
-                raise ValueError(f"stream {stream}: the job has {len(self.priorities)}")
-            stream_class = class_of(self.priorities[stream])
-            if priority not in (None, stream_class):
-                raise ValueError(f"priority {priority}: stream {stream} has class {stream_class}")
-            priority = stream_class
-        wanted = self.classes[-1] if priority is None else priority
-        streams = self._streams.get(wanted) or self.streams_of(priority)
-        turn = self._calls.get(wanted, 0)
-        self._calls[wanted] = turn + 1
-        return streams[turn % len(streams)] if stream is None else stream

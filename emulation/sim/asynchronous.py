@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from emulation.results.results import IterationRecord, gradient_delays
 from emulation.scenario.compute import ComputeTimes
 from emulation.scenario.scenario import Scenario
+from emulation.sim.network.aggregation_host import SimulatedCall
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.simulated_training import Progress, RankClock, Training
+from switchagg.calls.call_request import CallRequest
 
 if TYPE_CHECKING:
     from emulation.workloads.replicas import Replicas
@@ -69,7 +71,8 @@ class AsynchronousTraining(Training):
                 done()
 
         for rank, key in sorted(left):
-            self.servers.submit(rank, kind, weights[rank][key], partial(ended, rank, key), key=key, priority=key)
+            request = CallRequest(kind, key=key, priority=key)
+            self.servers.begin(rank, SimulatedCall(weights[rank][key], request, partial(ended, rank, key)))
 
     def _evaluate(self, iteration: int) -> None:
         if iteration + 1 < self.iterations:
@@ -103,15 +106,9 @@ class AsynchronousRank(RankClock):
 
     def _send(self, index: int) -> None:
         key = self._keys[index]
-        self._servers.submit(
-            self._rank,
-            "push_pull",
-            self._buckets[index],
-            partial(self._returned, index),
-            key=key,
-            priority=key,
-            target=self._weights[key],
-        )
+        request = CallRequest("push_pull", key=key, priority=key, target=self._weights[key])
+        call = SimulatedCall(self._buckets[index], request, partial(self._returned, index))
+        self._servers.begin(self._rank, call)
 
     def _go_on(self) -> None:
         if self.iteration != self._training.warmup_iterations:

@@ -16,6 +16,7 @@ from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.size_only import SizeOnlyArray
+from switchagg.calls.call_request import CallRequest
 from switchagg.errors import JobError
 from transport.group.method_name import METHODS, MethodName
 from transport.schedule.scheduler import parse_policy
@@ -131,6 +132,7 @@ def _seconds_by_flows(method: str, config: SimulationConfig, gradient_bytes: int
 def flow_seconds(simulation: FlowSimulation, size_bytes: int, dtype: str = "float32") -> float:
     """Virtual seconds of one allreduce of so many bytes, begun by all ranks at once."""
     array = SizeOnlyArray(size_bytes // 4, dtype)
-    simulation.network.schedule(0, lambda *_: simulation.launch_all(array, "sum", simulation.network.stop))
+    request = CallRequest("allreduce", priority=simulation.plain_priority)
+    simulation.network.schedule(0, lambda *_: simulation.launch_all(array, request, simulation.network.stop))
     simulation.run(f"an allreduce of {size_bytes} bytes")
     return simulation.network.now_ns / 1e9

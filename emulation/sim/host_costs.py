@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from emulation.sim.network.virtual_clock import VirtualClock
-from switchagg.priority import BEST_EFFORT
 
 Done = Callable[[], None]
 
@@ -104,17 +103,15 @@ class CallTurns:
         self._order: list[Hashable] = []
         self._ranks: dict[int, _Rank] = {}
 
-    def enter(
-        self, rank: int, key: int | None, priority: int | None, begin: Callable[[Done], None], done: Done
-    ) -> None:
-        """A rank has a call to begin. key, priority: as of a `SimulatedCall`. begin(done) begins it."""
+    def enter(self, rank: int, key: int | None, priority: int, begin: Callable[[Done], None], done: Done) -> None:
+        """A rank has a call to begin. key, priority: of its request. begin(done) begins it."""
         if not self._at_once:
             begin(done)
             return
         state = self._ranks.setdefault(rank, _Rank())
         number = state.call_counts[key, priority]
         state.call_counts[key, priority] += 1
-        state.waiting[key, priority, number] = BEST_EFFORT if priority is None else priority, begin, done
+        state.waiting[key, priority, number] = priority, begin, done
         self._go_on(state)
 
     def _go_on(self, state: _Rank) -> None:

@@ -1,17 +1,19 @@
 """MemberCalls: what a member of a job does with a call before its endpoint sees it: codec, split, number, description.
 
 A session and a host in virtual time both use it, so that they lay out, number and round the same calls alike. Pure.
+
+Calls are numbered on each stream separately, in the order in which they are made: ranks may make calls of different
+priority classes in different orders, and still mean the same call by the same number.
 """
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from switchagg.calls.array_calls import array_call, chunked_call, split
-from switchagg.calls.call_ledger import CallLedger, CallPlace
 from switchagg.calls.call_request import CallRequest
 from switchagg.codecs import FIXED_POINT, Array
 from switchagg.codecs.array_codec import Reduction
@@ -20,6 +22,110 @@ from switchagg.codecs.spec import CodecSpec
 from switchagg.description import DESCRIBED_WORKERS_MOST, Words
 from switchagg.job import JobConfig
 from switchagg.layout import EVERYONE, shares_of
+from switchagg.priority import class_of
+
+
+@dataclass(slots=True)
+class StreamTurns:
+    """The stream that the next call takes: streams of one class take turns (W11).
+
+    priorities: of the streams. All ranks make the calls of one class in the same order; between classes each rank may
+    have an order of its own, since each class counts separately.
+    """
+
+    priorities: Sequence[int]
+    _streams: dict[int, list[int]] = field(default_factory=dict)
+    _calls: dict[int, int] = field(default_factory=dict)
+    classes: tuple[int, ...] = ()
+    """The classes that have streams, the most urgent first."""
+
+    def __post_init__(self) -> None:
+        for stream, priority in enumerate(self.priorities):
+            self._streams.setdefault(class_of(priority), []).append(stream)
+        self.classes = tuple(sorted(self._streams))
+
+    def streams_of(self, priority: int | None = None) -> tuple[int, ...]:
+        """The streams of a class; None: of the least urgent one. Raises ValueError if no stream has it."""
+        wanted = max(self._streams) if priority is None else priority
+        if wanted not in self._streams:
+            there = ", ".join(map(str, self.classes))
+            raise ValueError(f"priority {priority}: no stream has this class; the job's classes: {there}")
+        return tuple(self._streams[wanted])
+
+    def take(self, priority: int | None = None, stream: int | None = None) -> int:
+        """The stream of the next call: `stream` if given, else the class's next in turn. Raises ValueError as above."""
+        if stream is not None:
+            if not 0 <= stream < len(self.priorities):
+                raise ValueError(f"stream {stream}: the job has {len(self.priorities)}")
+            stream_class = class_of(self.priorities[stream])
+            if priority not in (None, stream_class):
+                raise ValueError(f"priority {priority}: stream {stream} has class {stream_class}")
+            priority = stream_class
+        wanted = self.classes[-1] if priority is None else priority
+        streams = self._streams.get(wanted) or self.streams_of(priority)
+        turn = self._calls.get(wanted, 0)
+        self._calls[wanted] = turn + 1
+        return streams[turn % len(streams)] if stream is None else stream
+
+
+CallPlace = tuple[int, int]
+"""(stream, its number on the stream, from 0)."""
+
+
+class CallLedger:
+    """The calls of one member; only one thread may use it. priorities: of the streams; StreamTurns picks a call's."""
+
+    def __init__(self, priorities: Sequence[int]) -> None:
+        self.turns = StreamTurns(priorities)
+        self._calls = [0] * len(priorities)
+        self._pending: list[dict[int, None]] = [{} for _ in priorities]  # for each stream, its calls in order of number
+        self._classes = priorities
+        self._class_calls = dict.fromkeys(priorities, 0)  # for each class, how many calls it had
+
+    def __bool__(self) -> bool:
+        """Whether any call is in progress."""
+        return any(self._pending)
+
+    def begin(
+        self, priority: int | None = None, stream: int | None = None, split: Iterable[int] = ()
+    ) -> list[CallPlace]:
+        """Enter the next call, or its parts, one on each of the streams `split` (W11); returns where they belong.
+
+        Raises ValueError for a class or stream there isn't.
+        """
+        return [self._enter(number) for number in tuple(split) or (self.turns.take(priority, stream),)]
+
+    def _enter(self, stream: int) -> CallPlace:
+        number = self._calls[stream]
+        self._calls[stream] = number + 1
+        self._class_calls[self._classes[stream]] += 1
+        self._pending[stream][number] = None
+        return stream, number
+
+    def calls_before(self, calls: Sequence[CallPlace]) -> int:
+        """How many calls of their class, and parts of calls, were made before the newest, which these are."""
+        return self._class_calls[self._classes[calls[0][0]]] - len(calls)
+
+    def finish(self, call: CallPlace) -> None:
+        """The call has its result. A failed one is never finished."""
+        self._pending[call[0]].pop(call[1], None)
+
+    def finished(self) -> list[int]:
+        """How many calls are finished, by stream: the number of the first that isn't."""
+        return [next(iter(pending), calls) for pending, calls in zip(self._pending, self._calls, strict=True)]
+
+    def waits_for(self, calls: Sequence[int], *, late: bool) -> bool:
+        """Whether a call in progress waits for a member that left after it had finished so many, by stream.
+
+        If not `late`, all streams with calls must wait for it. The results of calls that it had finished may still be
+        on their way to us, and are let in first, since one that waits in vain ends them all.
+        """
+        waiting = []
+        for stream, pending in enumerate(self._pending):
+            if pending:
+                reach = next(reversed(pending)) if late else next(iter(pending))
+                waiting.append((calls[stream] if stream < len(calls) else 0) <= reach)
+        return any(waiting) if late else bool(waiting) and all(waiting)
 
 
 class LaidOutCall(NamedTuple):
@@ -55,6 +161,7 @@ class MemberCalls:
         """Raises ValueError for more workers than the codec sums."""
         self.job = job
         self.ledger = CallLedger([stream.priority for stream in job.streams])
+        self._described = job.workers <= DESCRIBED_WORKERS_MOST and not job.partial
         spec = sums.for_workers(job.workers)
         self._rank, self._codec_seed, self._split_calls = rank, codec_seed, split_calls
         self._codec = spec.row_codec or FIXED_POINT
@@ -90,7 +197,8 @@ class MemberCalls:
             words = request.signature.words(self.ledger.calls_before(places))
         for place, part in zip(places, parts, strict=True):
             part.description = words
-            part.key = call_key(self._codec_seed, self._rank, *place)
+            if part.codec.lossy:  # no other codec rounds at random
+                part.key = call_key(self._codec_seed, self._rank, *place)
         return list(zip(places, parts, strict=True))
 
     def finished_without(self, has_early: Callable[[int, int], bool], sizes: Sequence[int]) -> bool:
@@ -102,10 +210,6 @@ class MemberCalls:
         for size in sizes:
             ends[turns.take()] += self._mean_chunks(size)
         return all(has_early(stream, chunks) for stream, chunks in enumerate(ends))
-
-    @property
-    def _described(self) -> bool:
-        return self.job.workers <= DESCRIBED_WORKERS_MOST and not self.job.partial
 
     def _mean_chunks(self, size: int) -> int:
         if size not in self._early_chunks:

@@ -12,12 +12,13 @@ from switchagg.calls.call_request import CallRequest, own_shard
 from switchagg.description import REQUESTED_OPS, CallSignature
 from switchagg.errors import AggregationFailed
 from tests.contract.groups import COLLECTIVES, KINDS, SOON_S
-from transport.contracts.group_contract import NOTHING, AllreduceGroup, Matching
+from transport.contracts.group_contract import AllreduceGroup, Matching
 
 WORKERS = 3
 TYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32",
          "float64", "complex64", "complex128")  # fmt: skip
 Groups = list[Any]
+NOTHING = np.empty(0, np.uint8)
 
 
 @pytest.fixture(scope="module", params=KINDS)

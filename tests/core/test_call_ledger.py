@@ -1,6 +1,6 @@
 """The ledger of calls in progress: numbers by stream, and what a departure ends."""
 
-from switchagg.calls.call_ledger import CallLedger
+from switchagg.calls.member_calls import CallLedger
 
 
 def test_calls_are_numbered_on_each_stream() -> None:

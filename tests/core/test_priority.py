@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from switchagg.calls.member_calls import StreamTurns
 from switchagg.priority import (
     BEST_EFFORT,
     CLASSES,
-    StreamTurns,
     class_of,
     class_of_tos,
     dscp_of,

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emulation.sim.network.aggregation_host import SimulatedCall
 from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.simulated_link import LinkConfig
-from emulation.sim.network.simulation import SimulatedCall, SimulationConfig
+from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
+from switchagg.calls.call_request import CallRequest
 from transport.collectives.choice import CANDIDATES, AlgorithmChoice, fit, to_words
 from transport.collectives.collective import LinkCost
 from transport.collectives.collective_party import HEAD_BYTES
@@ -244,7 +246,7 @@ def test_other_collectives_run_in_virtual_time(kind: Any) -> None:
     for rank, array in enumerate(arrays):
         given = array if kind != "barrier" else array[:0]
         done_by = lambda rank=rank: (done.append(rank), len(done) == 4 and network.network.stop())  # noqa: E731
-        network.begin(rank, SimulatedCall(given, "sum", done_by, kind=kind, root=2))  # type: ignore[arg-type]
+        network.begin(rank, SimulatedCall(given, CallRequest(kind, root=2), done_by))  # type: ignore[arg-type]
     network.run(kind)
     assert sorted(done) == [0, 1, 2, 3]
     expected = {"reduce_scatter": [6.0, 6.0], "all_gather": [1.0, 1.0], "broadcast": [2.0, 2.0], "barrier": [1.0, 1.0]}

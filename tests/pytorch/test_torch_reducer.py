@@ -16,9 +16,9 @@ from fake_switch import FakeSession, FakeSwitch
 
 from transport.torch.calls import tensor_layout
 from transport.torch.calls.completions import CompletionPool
-from transport.torch.calls.deadlines import DEADLINES
 from transport.torch.calls.reducer import DEPTH_MAX, Reducer
 from transport.torch.calls.tensor_layout import ReduceOperation
+from transport.torch.calls.work import DEADLINES
 
 WAIT = timedelta(seconds=20)
 

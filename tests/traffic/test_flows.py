@@ -8,10 +8,13 @@ import pytest
 from emulation.results.shares import jain
 from emulation.scenario.scenario import parse
 from emulation.scenario.scenario_flows import WEB_SEARCH, mean_web_bytes, own_hosts, web_size_bytes
+from emulation.sim.network.aggregation_host import SimulatedCall
 from emulation.sim.network.simulated_link import LinkConfig
-from emulation.sim.network.simulation import SimulatedCall, SimulationConfig
+from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.traffic.scenario_traffic import ScenarioTraffic
+from switchagg.calls.call_request import CallRequest
+from switchagg.priority import BEST_EFFORT
 
 LINK = LinkConfig(rate_bps=50_000_000, delay_ns=100_000, queue_bytes=100_000)
 
@@ -41,7 +44,7 @@ def beside(text, method="ring", calls=6, elements=50_000, config=None, dtype=np.
                 if not left:
                     job.network.stop()
 
-        job.begin(rank, SimulatedCall(array, "sum", done))
+        job.begin(rank, SimulatedCall(array, CallRequest("allreduce", priority=BEST_EFFORT), done))
 
     for rank in range(4):
         launch(rank, 0)

@@ -16,13 +16,16 @@ from emulation.sim.lossless.deadlock import DeadlockWatch, buffer_cycle, refuse_
 from emulation.sim.lossless.lossless_network import LosslessNetwork
 from emulation.sim.lossless.pausing import Charges, IngressPort, PausableLink, PfcConfig, Red
 from emulation.sim.lossless.simulated_queue_pair import SimulatedQueuePair
+from emulation.sim.network.aggregation_host import SimulatedCall
 from emulation.sim.network.simulated_link import CLASS_SHIFT, NODE_MASK, LinkConfig, SimulatedLink
-from emulation.sim.network.simulation import SimulatedCall, SimulationConfig
+from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.network.virtual_clock import SimulationError, VirtualClock
 from emulation.sim.simulated_run import _simulation, simulation_config
+from switchagg.calls.call_request import CallRequest
 from switchagg.native import library
+from switchagg.priority import BEST_EFFORT
 from switchagg.wire import headers
 from tests.shared.canonical_scenario import from_canonical
 
@@ -405,7 +408,9 @@ def staggered_job(wrong):
             network.time.stop()
 
     for rank in range(4):
-        begin = functools.partial(job.begin, rank, SimulatedCall(arrays[rank], "sum", done))
+        begin = functools.partial(
+            job.begin, rank, SimulatedCall(arrays[rank], CallRequest("allreduce", priority=BEST_EFFORT), done)
+        )
         network.time.schedule(20_000_000 * (rank == 1), lambda *_, begin=begin: begin())
     network.time.run()
     return network, arrays

@@ -11,6 +11,7 @@ from emulation.scenario.topologies.topology import Fabric
 from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.host_costs import FREE, HostCosts
 from emulation.sim.lossless.pausing import PfcConfig
+from emulation.sim.network.aggregation_host import SimulatedCall
 from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.network.simulated_link import LinkConfig, Tail
@@ -18,6 +19,7 @@ from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.virtual_clock import SimulationError
 from emulation.sim.size_only import SizeOnlyArray
+from switchagg.calls.call_request import CallRequest
 from switchagg.description import Kind
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.native import library
@@ -167,7 +169,8 @@ def trained(config: SimulationConfig, seed: int) -> dict[str, Any]:
         left[rank] = len(sizes)
         for key, target in enumerate(weights[rank]):
             array, into = (target * rank, {"target": target}) if kind == "push_pull" else (target, {})
-            simulation.submit(rank, kind, array, lambda: done(rank), key=key, priority=key, **into)
+            request = CallRequest(kind, key=key, priority=key, **into)
+            simulation.begin(rank, SimulatedCall(array, request, lambda: done(rank)))
 
     def done(rank: int) -> None:
         left[rank] -= 1

@@ -1,15 +1,18 @@
 """Parameter servers in virtual time: exact, repeatable, near the bound; late workers cost what the mode allows."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from emulation.sim.network.aggregation_host import SimulatedCall
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
+from switchagg.calls.call_request import CallRequest
 from transport.ps.config import BACKUP, BSP, SLICE_ELEMENTS, SSP
 
 RATE_BPS = 1_000_000_000
@@ -120,7 +123,8 @@ def test_staleness_lets_others_get_ahead_of_a_slow_worker(staleness: int) -> Non
     done = [0] * 4
 
     def begin(rank: int) -> None:
-        made.submit(rank, "push_pull", np.ones(10_000, np.float32), lambda: finish(rank), key=0, target=weights[rank])
+        request = CallRequest("push_pull", key=0, target=weights[rank])
+        made.begin(rank, SimulatedCall(np.ones(10_000, np.float32), request, lambda: finish(rank)))
 
     def compute(rank: int) -> None:
         slow_ns = 5_000_000 if rank == 3 else 1_000_000
@@ -133,7 +137,7 @@ def test_staleness_lets_others_get_ahead_of_a_slow_worker(staleness: int) -> Non
         compute(rank)
 
     for rank in range(4):
-        made.submit(rank, "init", weights[rank], lambda rank=rank: compute(rank), key=0)  # type: ignore[misc]
+        made.begin(rank, SimulatedCall(weights[rank], CallRequest("init", key=0), partial(compute, rank)))
     made.run("the first iteration of the slow one")
     assert done[3] == 1
     assert all(1 >= one >= 0 if staleness == 0 else one >= 3 for one in done[:3])

@@ -10,14 +10,13 @@
 | "order"  | their running number                 | in the same order on all ranks                | torch's group |
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
-import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.calls.call_request import CallRequest, with_integers
+from switchagg.calls.call_request import CallRequest
 from switchagg.codecs.array_codec import Tensors
 from switchagg.codecs.compression import Compression
 
@@ -137,22 +136,3 @@ class Group(AllreduceGroup, Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
-
-
-def checked(request: CallRequest, array: Array, workers: int, ops: Collection[str] = ("sum", "max")) -> CallRequest:
-    """The call, its numbers as whole numbers. Raises ValueError for what no collective can do."""
-    flags, dtype = array.flags, array.dtype
-    if array.ndim != 1 or not flags.c_contiguous or not flags.writeable:
-        raise ValueError("an array must be 1-D, C-contiguous and writable")
-    if request.op not in ops:
-        raise ValueError(f"op '{request.op}': one of {', '.join(ops)}")
-    if dtype.kind not in "biufc" or not dtype.isnative:
-        raise ValueError(f"dtype {dtype}: numbers of this machine's byte order")
-    request = with_integers(request)
-    if not 0 <= request.root < workers:
-        raise ValueError(f"root {request.root}: 0 to {workers - 1}")
-    return request
-
-
-NOTHING: Array = np.empty(0, np.uint8)
-"""A barrier's array."""

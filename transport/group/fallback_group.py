@@ -23,9 +23,9 @@ from switchagg.description import COMBINING
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.join import TIMEOUT_NS_MAX
 from switchagg.priority import BEST_EFFORT, class_of
-from transport.contracts.group_contract import Array, Group, Matching, checked
+from transport.contracts.group_contract import Array, Group, Matching
 from transport.group.group_base import GroupBase
-from transport.group.staging import SWITCH, conversion_of
+from transport.group.staging import SWITCH, checked, conversion_of
 from transport.group.switch_group import SwitchGroup
 from transport.meshes.mesh_opening import BoundPlace
 from transport.worker.join_options import JoinOptions

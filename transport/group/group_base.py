@@ -3,9 +3,11 @@
 from concurrent.futures import Future
 from typing import Any, Self
 
+import numpy as np
+
 from switchagg.calls.call_request import CallRequest
 from switchagg.codecs.array_codec import Tensors
-from transport.contracts.group_contract import NOTHING, Array
+from transport.contracts.group_contract import Array
 
 
 class GroupBase:
@@ -56,7 +58,7 @@ class GroupBase:
 
     def barrier(self, *, key: int | None = None, priority: int = 0) -> "Future[None]":
         """See `Group`."""
-        return self.submit(CallRequest("barrier", "sum", key, priority), NOTHING)
+        return self.submit(CallRequest("barrier", "sum", key, priority), np.empty(0, np.uint8))
 
     def __enter__(self) -> Self:
         return self

@@ -17,10 +17,10 @@ from switchagg.native.native_codec import begin_in_c
 from transport.bounded.group_party import BoundedGroupParty
 from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveParty
-from transport.contracts.group_contract import Array, Matching, checked
+from transport.contracts.group_contract import Array, Matching
 from transport.group.coded_sums import CodedSums
 from transport.group.group_base import GroupBase
-from transport.group.staging import Restore, Staged
+from transport.group.staging import Restore, Staged, checked
 from transport.meshes.mesh import Mesh, Party
 from transport.meshes.mesh_loop import CREDIT_BYTES, MeshLoop
 from transport.worker.exit_reason import exit_reason, listen

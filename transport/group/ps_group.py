@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 from switchagg.calls.call_request import CallRequest, with_integers
 from switchagg.description import COMBINING, KINDS
 from switchagg.errors import AggregationFailed, JobError
-from transport.contracts.group_contract import Array, checked
+from transport.contracts.group_contract import Array
 from transport.group.host_group import HostGroup
-from transport.group.staging import SERVERS, Staged, as_carried, stage
+from transport.group.staging import SERVERS, Staged, as_carried, checked, stage
 from transport.links.link import Address
 from transport.meshes.mesh import Mesh
 from transport.meshes.mesh_loop import CREDIT_BYTES, MeshLoop

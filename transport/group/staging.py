@@ -1,4 +1,5 @@
-"""How an array travels: for what its carrier adds, a type and an operation. The only place that knows.
+"""What every group does with a request and its array: it checks them, and gives the array the type and operation that
+its carrier adds. The only place that knows how arrays travel.
 
 | carrier           | combines                                                    | refuses                   |
 |-------------------|-------------------------------------------------------------|---------------------------|
@@ -12,14 +13,15 @@ their floats; unsigned ones as the signed ones of their size, their sign inverte
 PyTorch's tensors are staged before they come here (`tensor_dtype`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from switchagg.calls.call_request import CallRequest, with_integers
+from transport.contracts.group_contract import Array
+
 Restore = Callable[[], None]
 
 Adds = Mapping[str, frozenset[str]]
@@ -61,6 +63,21 @@ def _route(kind: str, size: int, name: str, op: str, natively: frozenset[str]) -
     if op == "max" and kind == "f" and size <= 4:
         return Conversion("ordered", "int32", op)
     return None
+
+
+def checked(request: CallRequest, array: Array, workers: int, ops: Collection[str] = ("sum", "max")) -> CallRequest:
+    """The call, its numbers as whole numbers. Raises ValueError for what no collective can do."""
+    flags, dtype = array.flags, array.dtype
+    if array.ndim != 1 or not flags.c_contiguous or not flags.writeable:
+        raise ValueError("an array must be 1-D, C-contiguous and writable")
+    if request.op not in ops:
+        raise ValueError(f"op '{request.op}': one of {', '.join(ops)}")
+    if dtype.kind not in "biufc" or not dtype.isnative:
+        raise ValueError(f"dtype {dtype}: numbers of this machine's byte order")
+    request = with_integers(request)
+    if not 0 <= request.root < workers:
+        raise ValueError(f"root {request.root}: 0 to {workers - 1}")
+    return request
 
 
 class Staged(NamedTuple):

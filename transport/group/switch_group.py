@@ -16,9 +16,9 @@ import numpy as np
 
 from switchagg.calls.call_request import CallRequest
 from switchagg.description import COMBINING
-from transport.contracts.group_contract import Array, Matching, checked
+from transport.contracts.group_contract import Array, Matching
 from transport.group.group_base import GroupBase
-from transport.group.staging import SWITCH, Restore, Staged, stage
+from transport.group.staging import SWITCH, Restore, Staged, checked, stage
 from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 

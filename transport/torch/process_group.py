@@ -13,7 +13,8 @@ from switchagg.calls.call_request import CallRequest
 from switchagg.codecs.array_codec import Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.errors import AggregationFailed
-from transport.contracts.group_contract import Array, Matching, checked
+from transport.contracts.group_contract import Array, Matching
+from transport.group.staging import checked
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 

@@ -25,9 +25,8 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
-from switchagg.calls.call_ledger import CallPlace
 from switchagg.calls.call_request import CallRequest
-from switchagg.calls.member_calls import MemberCalls
+from switchagg.calls.member_calls import CallPlace, MemberCalls
 from switchagg.codecs import FIXED_POINT, Array
 from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression

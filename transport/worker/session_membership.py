@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from switchagg.calls.call_ledger import CallLedger
+from switchagg.calls.member_calls import CallLedger
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.join import Join

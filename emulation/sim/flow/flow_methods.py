@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,26 +16,25 @@ from emulation.sim.flow.phases import PHASED, Chains, LinkPhase, phased
 from emulation.sim.flow.servers import PsActor
 from emulation.sim.flow.switching import Tree, shape_of_call
 from emulation.sim.host_costs import Processor
-from emulation.sim.network.aggregation_host import CREDIT_BYTES_MAX, CREDIT_NS
-from emulation.sim.network.gloo_simulation import compressed
+from emulation.sim.network.aggregation_host import CREDIT_BYTES_MAX, CREDIT_NS, SimulatedCall
+from emulation.sim.network.gloo_simulation import as_gloo_does, compressed
 from emulation.sim.network.host_simulation import measured_choice
 from emulation.sim.network.simulated_link import IP_BYTES
-from emulation.sim.network.simulation import SimulatedCall, SimulationConfig
+from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.size_only import SizeOnlyArray
 from switchagg.calls.array_calls import rounds_of
-from switchagg.calls.call_request import CallRequest
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.calls.member_calls import MemberCalls
 from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import parse_sums
-from switchagg.priority import class_of
+from switchagg.description import Kind
 from switchagg.wire import Op, Route
 from transport.collectives.collective import Task
 from transport.collectives.collective_party import HEAD_BYTES
 from transport.collectives.collective_table import COLLECTIVES, fitting, program
 from transport.collectives.cost import traffic_matrix
-from transport.group.method_name import GROUPED, METHODS, flows, host_methods
+from transport.group.method_name import GROUPED, flows, host_methods
 from transport.links.ethernet import ETHERNET_BYTES
 from transport.links.framing import RELIABLE_BYTES
 from transport.ps.config import BSP
@@ -100,8 +99,9 @@ class HostFlow(MessageFlow):
 
     def algorithm(self, call: SimulatedCall) -> str:
         """The collective that does a call."""
-        if call.kind != "allreduce" or self.choice is None:
-            return fitting(call.kind, self.method, self.config.workers) if call.kind != "allreduce" else self.method
+        kind = cast(Kind, call.request.kind)
+        if kind != "allreduce" or self.choice is None:
+            return fitting(kind, self.method, self.config.workers) if kind != "allreduce" else self.method
         size_bytes = call.array.nbytes
         self.chosen.setdefault(size_bytes, self.choice.words(size_bytes))
         return self.choice.algorithm(size_bytes)
@@ -110,19 +110,20 @@ class HostFlow(MessageFlow):
         """See `FlowSimulation`."""
         workers, option = self.config.workers, self.config.group if self.method in GROUPED else 0
         segment_bytes, array, name = self.config.message_bytes - HEAD_BYTES, call.array, self.algorithm(call)
+        kind = cast(Kind, call.request.kind)
         segments = min(workers, 64) + 2 * array.nbytes // segment_bytes  # about, of a rank
         if workers * segments > MESSAGES_MOST:
-            phased_plan = PHASED.get((call.kind, name))
+            phased_plan = PHASED.get((kind, name))
             if phased_plan is not None and phased_plan.fits(workers):
-                if (call.kind, name) not in self._steps:
+                if (kind, name) not in self._steps:
                     chains = Chains(self.flows, self.topology.members)
-                    self._steps[call.kind, name] = chains.steps(phased_plan.phases(workers, option))
-                return phased(self._steps[call.kind, name], array.nbytes, self.flows, self.how, segment_bytes)
+                    self._steps[kind, name] = chains.steps(phased_plan.phases(workers, option))
+                return phased(self._steps[kind, name], array.nbytes, self.flows, self.how, segment_bytes)
             if workers * segments > MESSAGES_MOST * 100:
-                raise NotDescribed(f"{name} {call.kind} on {workers} workers: too many messages, and no phases")
+                raise NotDescribed(f"{name} {kind} on {workers} workers: too many messages, and no phases")
         actors = []
         for member in range(workers):
-            task = Task(call.kind, name, member, workers, array.size, call.root, option)
+            task = Task(kind, name, member, workers, array.size, call.request.root, option)
             actors.append(ProgramActor(program(task, array.dtype.itemsize, segment_bytes)))
         return IdleNetworkCall(actors, self.flows, self.members, self.how).run(workers)
 
@@ -142,9 +143,9 @@ class GlooFlow(HostFlow):
             self.mean_op = "avg"
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
-        if call.op == "avg" and not isinstance(call.array, SizeOnlyArray):
+        if call.request.op == "avg" and not isinstance(call.array, SizeOnlyArray):
             call = compressed(call, self._codec, self.config.workers)
-        super().begin(rank, call._replace(kind=METHODS["gloo"].does.get(call.kind, call.kind)))
+        super().begin(rank, as_gloo_does(call))
 
 
 class PsFlow(MessageFlow):
@@ -166,20 +167,20 @@ class PsFlow(MessageFlow):
 
     def variant(self, call: SimulatedCall) -> tuple[Hashable, ...]:
         """The server of its first slice."""
-        return (self._sharding.first_server(call.key or 0),)
+        return (self._sharding.first_server(call.request.key or 0),)
 
     def shape_of(self, call: SimulatedCall) -> CallLoad:
         """See `FlowSimulation`."""
-        workers, key, size = self.config.workers, call.key or 0, call.array.size
-        if call.kind in ("reduce_scatter", "all_gather"):
-            slices = self._sharding.cut_shards(key, size, workers, gather=call.kind == "all_gather")
-        elif call.kind == "allreduce":
+        workers, key, size, kind = self.config.workers, call.request.key or 0, call.array.size, call.request.kind
+        if kind in ("reduce_scatter", "all_gather"):
+            slices = self._sharding.cut_shards(key, size, workers, gather=kind == "all_gather")
+        elif kind == "allreduce":
             slices = self._sharding.cut(key, size)
         else:
-            raise NotDescribed(f"{call.kind} by parameter servers")
+            raise NotDescribed(f"{kind} by parameter servers")
         on_workers, later = (
             not self.config.servers,
-            self.config.ps.get("push_then_pull", False) and call.kind != "all_gather",
+            self.config.ps.get("push_then_pull", False) and kind != "all_gather",
         )
         itemsize, members = call.array.dtype.itemsize, range(len(self.members))
         actors = [PsActor(member, workers, slices, itemsize, on_workers, later) for member in members]
@@ -206,13 +207,14 @@ class SwitchFlow(FlowSimulation):
             raise NotDescribed("calls are split over streams ([switch] split_calls)")
         if config.first_slot is None:
             raise NotDescribed("jobs share slots, which are divided anew as they come and go")
+        self.plain_priority = max(config.classes)
         self._calls: dict[int, MemberCalls] = {}
         self._tree = Tree(self.flows, self.topology)
         self._hosts: dict[int, Processor] = {}
         self._routed = len(self.topology.aggregators) == 1
 
     def place(self, rank: int, call: SimulatedCall) -> tuple[Hashable, Hashable, int]:
-        (place,) = self._calls_of(rank).ledger.begin(call.priority)
+        (place,) = self._calls_of(rank).ledger.begin(call.request.priority)
         self._calls_of(rank).ledger.finish(place)
         return place, place[0], call_key(self.config.codec_seed, max(rank, 0), *place)
 
@@ -232,14 +234,10 @@ class SwitchFlow(FlowSimulation):
         call = call._replace(done=partial(host.run, transfer_ns, call.done))
         host.run(transfer_ns, partial(super().begin, rank, call))
 
-    def priority_of(self, call: SimulatedCall) -> int:
-        return max(class_of(s.priority) for s in self.job.streams) if call.priority is None else call.priority
-
     def array_call(self, call: SimulatedCall) -> ArrayCall:
         """The switch's call for an array, with its codec."""
         array = np.empty(call.array.size, call.array.dtype) if isinstance(call.array, SizeOnlyArray) else call.array
-        request = CallRequest(call.kind, call.op, root=call.root)
-        array_call: ArrayCall = self._calls_of(0).lay_out(array, request, call.coding).parts[0]
+        array_call: ArrayCall = self._calls_of(0).lay_out(array, call.request, call.coding).parts[0]
         return array_call
 
     def sum_up(self, together: FlowCall) -> None:

@@ -21,12 +21,12 @@ from emulation.sim.flow.call_load import CallLoad
 from emulation.sim.flow.call_values import carry_out
 from emulation.sim.flow.flow_network import FlowNetwork
 from emulation.sim.flow.formula import formula_shape
-from emulation.sim.network.aggregation_host import Done
-from emulation.sim.network.simulation import SimulatedCall, Simulation, SimulationConfig
+from emulation.sim.network.aggregation_host import Done, SimulatedCall
+from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.size_only import SizeOnlyArray
+from switchagg.calls.call_request import CallRequest
 from switchagg.description import Kind
 from switchagg.errors import JobError
-from switchagg.priority import BEST_EFFORT
 
 EVERYONE = -1
 """In place of a rank: of calls that all launch at once."""
@@ -123,56 +123,33 @@ class FlowSimulation(Simulation):
 
     def place(self, rank: int, call: SimulatedCall) -> tuple[Hashable, Hashable, int]:
         """(what all ranks' calls of this one have in common, lane, key of random rounding)."""
-        if call.key is not None:
-            return call.key, None, 0
+        if call.request.key is not None:
+            return call.request.key, None, 0
         self._call_counts[rank] += 1
         return ("made", self._call_counts[rank]), None, 0
-
-    def priority_of(self, call: SimulatedCall) -> int:
-        """Lower is more urgent."""
-        return BEST_EFFORT if call.priority is None else call.priority
 
     def sum_up(self, together: FlowCall) -> None:
         """Do to the ranks' arrays what the call does."""
         calls = [together.calls[rank] for rank in range(self.config.workers)]
-        op = "max" if calls[0].op == "max" else "sum"
-        carry_out(calls[0].kind, [call.array for call in calls], op, calls[0].root)
+        request = calls[0].request
+        carry_out(cast(Kind, request.kind), [call.array for call in calls], request.op, request.root)
 
     # Verbs
 
-    def _launch(
-        self,
-        rank: int,
-        array: NDArray[Any] | SizeOnlyArray,
-        op: str,
-        done: Done,
-        priority: int | None,
-        key: int | None,
-        kind: Kind,
-        tensors: Any,
-    ) -> None:
+    def _launch(self, rank: int, array: NDArray[Any] | SizeOnlyArray, request: CallRequest, done: Done) -> None:
         """As of `Simulation`. A SizeOnlyArray has times and bytes alone, unless a codec needs zeros."""
         if isinstance(array, SizeOnlyArray) and self._compressions is None:
-            self.begin(rank, SimulatedCall(cast(Any, array), op, done, priority, key, kind))
+            self.begin(rank, SimulatedCall(cast(Any, array), request, done))
         else:
-            super()._launch(rank, array, op, done, priority, key, kind, tensors)
+            super()._launch(rank, array, request, done)
 
-    def launch_all(
-        self,
-        array: SizeOnlyArray,
-        op: str,
-        done: Done,
-        priority: int | None = None,
-        key: int | None = None,
-        kind: Kind = "allreduce",
-        root: int = 0,
-    ) -> None:
+    def launch_all(self, array: SizeOnlyArray, request: CallRequest, done: Done) -> None:
         """All ranks begin a collective now; `done` is called once, when the last one has its result."""
 
         def begin(ended: Done) -> None:
-            self.begin(EVERYONE, SimulatedCall(cast(Any, array), op, ended, priority, key, kind, root))
+            self.begin(EVERYONE, SimulatedCall(cast(Any, array), request, ended))
 
-        self._call_turns.enter(EVERYONE, key, priority, begin, done)
+        self._call_turns.enter(EVERYONE, request.key, request.priority, begin, done)
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
         """See `Simulation`."""
@@ -200,18 +177,20 @@ class FlowSimulation(Simulation):
         if not isinstance(array, SizeOnlyArray):
             self.sum_up(together)
         codec = call.coding.codec if call.coding is not None else None
-        name = (call.kind, call.op, array.size, array.dtype, call.root, codec, *self.variant(call))
+        request = call.request
+        name = (request.kind, request.op, array.size, array.dtype, request.root, codec, *self.variant(call))
         if name not in self._shapes:
             shape = self._with_hosts(self._costs(call) if self.by_formula else self.shape_of(call))
             self._shapes[name] = shape, CompletionTimes.of(shape)
         shape, ends = self._shapes[name]
         early = [mark for mark in ends.marks_ns if mark < ends.body_ns]
         at = partial(self._reached, together, shape, ends)
-        self.flows.begin(shape, self.priority_of(call), [*early, ends.body_ns], at)
+        self.flows.begin(shape, request.priority, [*early, ends.body_ns], at)
 
     def _costs(self, call: SimulatedCall) -> CallLoad:
         """By formula."""
-        return formula_shape(self.method, self.config, call.kind, call.array.nbytes, call.array.dtype, self.flows.links)
+        kind, array = cast(Kind, call.request.kind), call.array
+        return formula_shape(self.method, self.config, kind, array.nbytes, array.dtype, self.flows.links)
 
     def _with_hosts(self, shape: CallLoad) -> CallLoad:
         """The hosts' work for the call, behind the links' work."""

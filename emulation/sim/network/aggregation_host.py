@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from numpy.typing import NDArray
 
@@ -12,9 +12,8 @@ from emulation.sim.network.simulated_link import CE, ECT, UDP_FRAMING_BYTES, Cor
 from emulation.sim.network.strict_link import ClassQueue, StrictLink
 from emulation.sim.network.virtual_clock import VirtualClock
 from emulation.sim.spines.spine_trees import TreeEndpoints
-from switchagg.calls.call_ledger import CallPlace
 from switchagg.calls.call_request import CallRequest
-from switchagg.calls.member_calls import MemberCalls
+from switchagg.calls.member_calls import CallPlace, MemberCalls
 from switchagg.codecs.array_codec import Reduction
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.job import UNCONTROLLED, JobConfig
@@ -24,6 +23,20 @@ from switchagg.wire import STREAM_OFFSET, Bundle, frame_bytes, job_of
 Done = Callable[[], None]
 CREDIT_BYTES_MAX = 65_536
 CREDIT_NS = 1_000_000  # a host keeps about this much sending time in its queue, as Linux's TCP small queues do
+
+
+class SimulatedCall(NamedTuple):
+    """A rank's part in a call in virtual time: the request, and what a session's future and buffer are elsewhere."""
+
+    array: NDArray[Any]
+    request: CallRequest
+    done: Done
+    coding: Reduction | None = None
+    """The step of a codec that the call is; None: sums are coded as those of their size are."""
+
+    def with_request(self, **changes: Any) -> "SimulatedCall":
+        """The call with other fields of its request."""
+        return self._replace(request=self.request._replace(**changes))
 
 
 class Alarm:
@@ -152,16 +165,13 @@ class AggregationHost:
         """Damaged frames."""
         return self._drop_checksum
 
-    def launch(self, array: NDArray[Any], request: CallRequest, done: Done, coding: Reduction | None) -> None:
-        """Begin a collective in place; calls of a class take its streams in turn, as in a session.
+    def launch(self, call: SimulatedCall) -> None:
+        """Begin a collective in place; calls of a class take its streams in turn, as in a session."""
+        then = partial(self._host.run, self._transfer_ns, call.done)
+        self._host.run(self._transfer_ns, partial(self._launch, call._replace(done=then)))
 
-        `done` is called once it is complete. coding: the step of a codec that the call is; None: sums are coded as
-        those of their size are.
-        """
-        then = partial(self._host.run, self._transfer_ns, done)
-        self._host.run(self._transfer_ns, partial(self._launch, array, request, then, coding))
-
-    def _launch(self, array: NDArray[Any], request: CallRequest, done: Done, coding: Reduction | None) -> None:
+    def _launch(self, call: SimulatedCall) -> None:
+        array, request, done, coding = call
         entered = self._calls.enter(self._calls.lay_out(array, request, coding))
         left = len(entered)
 
@@ -172,9 +182,9 @@ class AggregationHost:
             if not left:
                 done()
 
-        for place, call in entered:
-            self._done[id(call)] = partial(part_done, place)
-            self.endpoint.submit(place[0], call)
+        for place, part in entered:
+            self._done[id(part)] = partial(part_done, place)
+            self.endpoint.submit(place[0], part)
         self._events()
         self._pump()
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from emulation.sim.engine import engine_choice
-from emulation.sim.network.aggregation_host import Alarm, Done, HostUplink
+from emulation.sim.network.aggregation_host import Alarm, Done, HostUplink, SimulatedCall
 from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.simulated_link import (
     CE,
@@ -20,9 +20,10 @@ from emulation.sim.network.simulated_link import (
     SimulatedLink,
     addressed,
 )
-from emulation.sim.network.simulation import SimulatedCall, SimulationConfig
+from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.network.virtual_clock import Action
+from switchagg.priority import MOST_URGENT
 from transport.bounded.bounded_calls import BoundedJob, loss_of
 from transport.bounded.bounded_packets import DATA, HEADER_BYTES, MAGIC, PathConfig
 from transport.bounded.bounded_party import BoundedParty
@@ -53,8 +54,8 @@ class BoundedHost:
         self._alarm = Alarm(self._network, self._ring)
 
     def begin(self, call: SimulatedCall) -> None:
-        priority = call.priority or 0
-        party_call = self.party.submit(call.array, key=call.key, priority=priority, now_ns=self._network.now_ns)
+        key, priority = call.request.key, call.request.priority
+        party_call = self.party.submit(call.array, key=key, priority=priority, now_ns=self._network.now_ns)
         self._done[id(party_call)] = call.done
         self._go_on()
 
@@ -99,6 +100,7 @@ class BoundedSimulation(HostSimulation):
     """method: a name in BOUNDED. Calls without a key are told apart by their number alone: contributions need keys."""
 
     names_calls = True
+    plain_priority = MOST_URGENT
     transfers_cost = False
 
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None, *, method: str) -> None:
@@ -145,7 +147,7 @@ class BoundedSimulation(HostSimulation):
             otherwise(frame, sender, to)
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
-        if call.kind == "allreduce" and call.op == "sum" and call.array.dtype == np.float32:
+        if (call.request.kind, call.request.op) == ("allreduce", "sum") and call.array.dtype == np.float32:
             self._bounded[rank].begin(call)
         else:
             super().begin(rank, call)

@@ -5,15 +5,17 @@ type, each addition rounded, and widened again.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from emulation.sim.network.aggregation_host import SimulatedCall
 from emulation.sim.network.host_simulation import HostSimulation
-from emulation.sim.network.simulation import SimulatedCall, SimulationConfig
+from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
 from switchagg.codecs.codec import FLOAT32
+from switchagg.description import Kind
 from transport.group.method_name import METHODS
 
 
@@ -50,9 +52,15 @@ class GlooSimulation(HostSimulation):
             self.mean_op = "avg"  # by the hook
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
-        if call.op == "avg":
+        if call.request.op == "avg":
             call = compressed(call, self._codec, self.config.workers)
-        super().begin(rank, call._replace(kind=METHODS["gloo"].does.get(call.kind, call.kind)))
+        super().begin(rank, as_gloo_does(call))
+
+
+def as_gloo_does(call: SimulatedCall) -> SimulatedCall:
+    """The call by another kind, where Gloo has none of its own."""
+    kind = cast(Kind, call.request.kind)
+    return call.with_request(kind=METHODS["gloo"].does.get(kind, kind))
 
 
 def compressed(call: SimulatedCall, codec: str, workers: int) -> SimulatedCall:
@@ -69,4 +77,4 @@ def compressed(call: SimulatedCall, codec: str, workers: int) -> SimulatedCall:
         values[:] = half if codec == "fp16" else widened(half)
         call.done()
 
-    return call._replace(array=half, done=done)
+    return call._replace(array=half, done=done).with_request(op="sum")

@@ -1,7 +1,7 @@
 """Host methods in virtual time: switches that only forward, collectives between hosts over reliable connections."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +12,13 @@ from emulation.sim.engine.compiled_group import CompiledGroup
 from emulation.sim.engine.compiled_member import CompiledMember
 from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.engine.engine_choice import hosts_unsupported
-from emulation.sim.network.aggregation_host import Done
+from emulation.sim.network.aggregation_host import Done, SimulatedCall
 from emulation.sim.network.mesh_host import MemberHost
-from emulation.sim.network.simulation import SimulatedCall, Simulation, SimulationConfig
+from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.size_only import SizeOnlyArray
 from switchagg.calls.call_request import CallRequest
+from switchagg.description import Kind
 from switchagg.native.library import require
 from switchagg.priority import BEST_EFFORT
 from transport.collectives.choice import SIZES_BYTES, AlgorithmChoice, fit, to_words
@@ -81,26 +82,15 @@ class HostSimulation(Simulation):
         return self.shared.array(array, filled=self._compressions is not None)
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
-        algorithm = self.method
-        if call.kind != "allreduce":
-            algorithm = fitting(call.kind, self.method, self.config.workers)
+        algorithm, kind = self.method, cast(Kind, call.request.kind)
+        if kind != "allreduce":
+            algorithm = fitting(kind, self.method, self.config.workers)
         elif self.choice is not None:
             size_bytes = call.array.nbytes
             algorithm = self.choice.algorithm(size_bytes)
             if size_bytes not in self.chosen:
                 self.chosen[size_bytes] = self.choice.words(size_bytes)
-        submitted = self._parties[rank].submit(
-            CallRequest(
-                call.kind,
-                "max" if call.op == "max" else "sum",
-                call.key,
-                BEST_EFFORT if call.priority is None else call.priority,
-                call.root,
-            ),
-            algorithm,
-            call.array,
-            now_ns=self.network.now_ns,
-        )
+        submitted = self._parties[rank].submit(call.request, algorithm, call.array, now_ns=self.network.now_ns)
         self._done[rank][submitted.number] = call.done
         self._settle(rank)
         self.hosts[rank].pump()
@@ -150,7 +140,7 @@ def _one_way_ns(config: SimulationConfig, size_bytes: int) -> int:
         method="ring",
     )
     array = np.zeros(size_bytes, np.uint8)
-    pair.begin(0, SimulatedCall(array, "sum", lambda: None, kind="broadcast"))
-    pair.begin(1, SimulatedCall(array.copy(), "sum", pair.network.stop, kind="broadcast"))
+    for rank, done in enumerate((lambda: None, pair.network.stop)):
+        pair.begin(rank, SimulatedCall(array.copy(), CallRequest("broadcast", priority=BEST_EFFORT), done))
     pair.run(f"a message of {size_bytes} bytes")
     return pair.network.now_ns

@@ -1,17 +1,12 @@
 """The parameter server in all its modes in virtual time: a host per worker, and one per server if there are any."""
 
 from collections.abc import Sequence
-from typing import Any
-
-from numpy.typing import NDArray
 
 from emulation.sim.engine import engine_choice
-from emulation.sim.network.aggregation_host import Done
+from emulation.sim.network.aggregation_host import Done, SimulatedCall
 from emulation.sim.network.mesh_host import MemberHost
-from emulation.sim.network.simulation import SimulatedCall, Simulation, SimulationConfig
+from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
-from switchagg.calls.call_request import CallRequest
-from switchagg.priority import BEST_EFFORT
 from transport.group.method_name import flows
 from transport.ps.colocated import FOR_SERVER, Colocated
 from transport.ps.config import BACKUP, PsConfig
@@ -23,7 +18,7 @@ from transport.ps.ps_worker import PsCall, PsWorker
 class PsSimulation(Simulation):
     """config.servers hosts after the workers; with 0, every worker has a server beside it.
 
-    `launch` is an allreduce; `submit` any call of a `PsWorker`. The servers' computing takes no virtual time.
+    `launch` is an allreduce; `begin` any call of a `PsWorker`. The servers' computing takes no virtual time.
     """
 
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None) -> None:
@@ -53,16 +48,10 @@ class PsSimulation(Simulation):
         return engine_choice.network(self.config, self.topology, engine_choice.hosts_unsupported)
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
-        priority = BEST_EFFORT if call.priority is None else call.priority
-        self.submit(rank, call.kind, call.array, call.done, call.op, key=call.key, priority=priority)
-
-    def submit(self, rank: int, kind: str, array: NDArray[Any], done: Done, op: str = "sum", **how: Any) -> PsCall:
-        """A rank begins a call now; how: fields of its `CallRequest`. `done` is called when it has ended well."""
-        call = self.workers[rank].submit(CallRequest(kind, op, **how), array, now_ns=self.network.now_ns)
-        self._done[call] = done
+        submitted = self.workers[rank].submit(call.request, call.array, now_ns=self.network.now_ns)
+        self._done[submitted] = call.done
         self._settle(rank)
         self.hosts[rank].pump()
-        return call
 
     def finished_without(self, rank: int, sizes: Sequence[int]) -> bool:
         return self.workers[rank].behind >= len(sizes)

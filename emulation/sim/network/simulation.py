@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from math import ceil
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
@@ -18,7 +18,7 @@ from emulation.scenario.topologies.topology_kinds import topology
 from emulation.sim.host_costs import FREE, CallTurns, HostCosts
 from emulation.sim.lossless.lossless_network import LosslessNetwork
 from emulation.sim.lossless.pausing import PfcConfig
-from emulation.sim.network.aggregation_host import Done
+from emulation.sim.network.aggregation_host import Done, SimulatedCall
 from emulation.sim.network.mesh_host import Begins, Connections, MemberHost, MeshHost
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
@@ -33,6 +33,7 @@ from switchagg.codecs.spec import parse_sums
 from switchagg.description import Kind
 from switchagg.job import ELEMENTS_MTU_1500, JobConfig
 from switchagg.join import STREAMS, WINDOW_SLOTS, JobTerms
+from switchagg.priority import BEST_EFFORT
 from transport.meshes.mesh import Party
 from transport.meshes.reliable import ReliableConfig
 
@@ -201,22 +202,6 @@ class SimulationConfig(JobTerms):
         return times * one_way_ns + 2 * switches * self.switch_latency_ns
 
 
-class SimulatedCall(NamedTuple):
-    """A rank's part in a call. priority: lower is more urgent; None: as urgent as any. key: what calls of all ranks
-    are matched by; None: their order. kind, root: of any other collective, by what has it. coding: the step of a codec
-    that it is, and how a switch codes it.
-    """
-
-    array: NDArray[Any]
-    op: str
-    done: Done
-    priority: int | None = None
-    key: int | None = None
-    kind: Kind = "allreduce"
-    root: int = 0
-    coding: Reduction | None = None
-
-
 def _raise(_reason: str) -> NoReturn:
     """A codec's error ends the simulation; called while it is handled."""
     raise
@@ -233,6 +218,7 @@ class Simulation(ABC):
     """
 
     mean_op = "sum"
+    plain_priority = BEST_EFFORT  # of calls that are launched without one
     backups = 0  # members that a sum doesn't wait for
     names_calls = False  # training tells it which parameters a call's are, and how near the model's front
     codes_in_rounds = True  # the codec's plain reductions are the method's, one after the other
@@ -354,40 +340,30 @@ class Simulation(ABC):
         kind: Kind = "allreduce",
         tensors: Tensors | None = None,
     ) -> None:
-        """A rank begins a collective now, in place: see `SimulatedCall`. Sums of floats go through the configured
+        """A rank begins a collective now, in place: see `CallRequest`. Sums of floats go through the configured
         codec, if there is one.
 
         All ranks launch the same ones: in the same order, or, by host methods, with the same keys. tensors: as of a
         group's allreduce. A SizeOnlyArray is summed as zeros.
         """
+        priority = self.plain_priority if priority is None else priority
+        request = CallRequest(kind, op, key, priority, tensors=tensors)
 
         def begin(ended: Done) -> None:
-            self._launch(rank, array, op, ended, priority, key, kind, tensors)
+            self._launch(rank, array, request, ended)
 
         self._call_turns.enter(rank, key, priority, begin, done)
 
-    def _launch(
-        self,
-        rank: int,
-        array: NDArray[Any] | SizeOnlyArray,
-        op: str,
-        done: Done,
-        priority: int | None,
-        key: int | None,
-        kind: Kind,
-        tensors: Tensors | None,
-    ) -> None:
+    def _launch(self, rank: int, array: NDArray[Any] | SizeOnlyArray, request: CallRequest, done: Done) -> None:
         """It is the call's turn."""
-        array = self._array(array)
-        call = SimulatedCall(array, op, done, priority, key, kind)
-        request = CallRequest(kind, op, key, tensors=tensors)
+        call = SimulatedCall(self._array(array), request, done)
         coding = self._codings[rank] if self._codings else None
         rounds: Iterator[Reduction] | None = None
-        if coding is not None and coding.codes(request, array):
-            key, rounds = coding.rounds(request, array)
-            call = call._replace(key=key)
+        if coding is not None and coding.codes(request, call.array):
+            key, rounds = coding.rounds(request, call.array)
+            call = call.with_request(key=key)
         if coding is not None and coding.compression.stepwise and not self.codes_in_rounds:
-            self._rounds[rank].take_turn(priority, call, rounds, lambda failure: done())
+            self._rounds[rank].take_turn(request.priority, call, rounds, lambda failure: done())
         elif rounds is None:
             self.begin(rank, call)
         else:
@@ -402,8 +378,9 @@ class Simulation(ABC):
     ) -> None:
         """Begin a round of a call, whose key follows that of the round before; None: the call as it is."""
         if reduction is not None:
-            key = None if call.key is None else call.key + number
-            call = call._replace(array=reduction.array, op=reduction.op, kind=reduction.kind, key=key, coding=reduction)
+            key = None if call.request.key is None else call.request.key + number
+            call = call.with_request(op=reduction.op, kind=reduction.kind, key=key)
+            call = call._replace(array=reduction.array, coding=reduction)
         self.begin(rank, call._replace(done=partial(ended, None)))
 
     @abstractmethod

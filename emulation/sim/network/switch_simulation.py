@@ -11,24 +11,21 @@ from numpy.typing import NDArray
 from emulation.scenario.topologies.topology import Topology
 from emulation.scenario.topologies.topology_kinds import trees
 from emulation.sim.engine import engine_choice
-from emulation.sim.network.aggregation_host import AggregationHost, Done
-from emulation.sim.network.simulation import SimulatedCall, Simulation, SimulationConfig
+from emulation.sim.network.aggregation_host import AggregationHost, Done, SimulatedCall
+from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.switched_network import SimulatedSwitch, SwitchedNetwork
 from emulation.sim.size_only import SizeOnlyArray
 from emulation.sim.spines.spine_trees import TreeEndpoints, jobs_of
 from switchagg.aggregator import Parent
-from switchagg.calls.call_request import CallRequest
 from switchagg.calls.member_calls import MemberCalls
 from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.spec import parse_sums
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.plane_kinds import DATAPLANES
-from switchagg.description import CallSignature
 from switchagg.endpoint import Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed
 from switchagg.job import MODULUS, JobConfig
 from switchagg.partial_endpoint import ranks_in
-from switchagg.priority import StreamTurns
 
 
 class EndpointSimulation(Simulation):
@@ -40,7 +37,7 @@ class EndpointSimulation(Simulation):
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None, servers: int = 0) -> None:
         super().__init__(config, shared, servers)
         self.job = config.job()
-        self.classes = StreamTurns([stream.priority for stream in self.job.streams]).classes
+        self.plain_priority = max(config.classes)
         self.switches: dict[str, SimulatedSwitch] = {}
         self.hosts: list[AggregationHost] = []
 
@@ -75,10 +72,7 @@ class EndpointSimulation(Simulation):
         )
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
-        signature = CallSignature(call.kind, call.op, call.array.dtype, call.array.size, call.root)
-        priority = self.classes[-1] if call.priority is None else call.priority
-        request = CallRequest(call.kind, call.op, call.key, priority, call.root, signature=signature)
-        self.hosts[rank].launch(call.array, request, call.done, call.coding)
+        self.hosts[rank].launch(call.with_request(signature=call.request.signature_of(call.array)))
 
     def retransmissions(self) -> int:
         return sum(host.endpoint.counters["retransmitted"] for host in self.hosts)
@@ -113,8 +107,8 @@ class SwitchSimulation(EndpointSimulation):
         self.shared.users.update((job.job_id, config.user) for job in jobs_of(self.job, len(self.trees)))
         self._shares_slots = config.first_slot is None
         self._suspended = self._shares_slots
-        self._until: Counter[int | None] = Counter()  # by priority: calls to finish before the job is quiet
-        self._call_counts: list[Counter[int | None]] = [Counter() for _ in range(config.workers)]
+        self._until: Counter[int] = Counter()  # by priority: calls to finish before the job is quiet
+        self._call_counts: list[Counter[int]] = [Counter() for _ in range(config.workers)]
         self._under_way = 0
         self._held: list[tuple[int, SimulatedCall]] = []
         self._when_quiet: Done | None = None
@@ -242,14 +236,15 @@ class SwitchSimulation(EndpointSimulation):
         return ranks_in(self.hosts[0].endpoint.counters)
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
-        if self.job.partial and call.op == "sum" and call.array.dtype.kind == "f":
-            call = call._replace(op="avg")
+        priority = call.request.priority
+        if self.job.partial and call.request.op == "sum" and call.array.dtype.kind == "f":
+            call = call.with_request(op="avg")
         if self._shares_slots:
             counts = self._call_counts[rank]
-            if self._suspended and counts[call.priority] >= self._until[call.priority]:
+            if self._suspended and counts[priority] >= self._until[priority]:
                 self._held.append((rank, call))
                 return
-            counts[call.priority] += 1
+            counts[priority] += 1
             self._under_way += 1
             call = call._replace(done=partial(self._ended, call.done))
         super().begin(rank, call)

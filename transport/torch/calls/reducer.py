@@ -25,10 +25,9 @@ from switchagg.codecs.compression import Compression
 from switchagg.description import COMBINING, requested_op_text
 from transport.contracts.group_contract import Group
 from transport.torch.calls.completions import CompletionPool
-from transport.torch.calls.deadlines import DEADLINES
 from transport.torch.calls.tensor_layout import GroupCall, RankContext
 from transport.torch.calls.tensor_staging import CudaStage, GlooStage, HostStage, SideStreams, TensorStage
-from transport.torch.calls.work import SwitchWork, current_hook
+from transport.torch.calls.work import DEADLINES, SwitchWork, current_hook
 
 JOIN_WORKS = 16
 """The reducer keeps this many Works of DDP.join beyond their end: a Work that only C++ holds loses its half in Python,

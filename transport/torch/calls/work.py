@@ -1,5 +1,5 @@
-"""The handle of a collective that goes through the switch, and the time that a communication hook has to attach
-callbacks to it before they can run.
+"""The handle of a collective that goes through the switch, its deadline, and the time that a communication hook has to
+attach callbacks to it before they can run.
 
 A hook starts an allreduce and attaches callbacks to its Future, in a statement or two. If the network is quicker than
 that, PyTorch runs them at once on the hook's own thread, between the hooks of other buckets: a collective inside such a
@@ -7,6 +7,9 @@ callback then takes a place among the program's calls that it has on no other ra
 return, so we check whether its Python frame is still on its thread's stack.
 """
 
+import logging
+import math
+import os
 import sys
 import threading
 import time
@@ -20,6 +23,8 @@ import torch
 import torch.distributed as dist
 
 from transport.torch.calls.typed_future import TEXT_BYTES, typed
+
+logger = logging.getLogger(__name__)
 
 Tensors = list[torch.Tensor]
 
@@ -210,3 +215,54 @@ def _called_by_cpp() -> bool:
     frame = sys._getframe(1)  # the frame of get_future
     caller = frame.f_back
     return caller is None or caller.f_globals.get("__name__") == AUTOGRAD
+
+
+Expire = Callable[[], None]
+
+
+class Deadlines:
+    """One thread, for all groups of the process, that ends calls that take too long. Thread-safe.
+
+    The thread starts with the first deadline; it is a daemon, as it must not keep the process alive.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due: dict[object, tuple[float, Expire]] = {}
+        self._wakes_s = math.inf  # when the thread looks next, of time.monotonic
+        self._thread: threading.Thread | None = None
+
+    def add(self, call: object, limit_s: float, expire: Expire) -> None:
+        """Have `expire` called in the thread, which it must not block, unless `remove(call)` comes within limit_s."""
+        due_s = time.monotonic() + limit_s
+        with self._changed:
+            self._due[call] = due_s, expire
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="switchagg-deadlines", daemon=True)
+                self._thread.start()
+            elif due_s < self._wakes_s:
+                self._changed.notify()
+
+    def remove(self, call: object) -> None:
+        """The call has ended. A second call does nothing."""
+        with self._changed:
+            self._due.pop(call, None)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                now_s = time.monotonic()
+                over = [call for call, (due_s, _) in self._due.items() if due_s <= now_s]
+                expires = [self._due.pop(call)[1] for call in over]
+                if not expires:
+                    self._wakes_s = min((due_s for due_s, _ in self._due.values()), default=math.inf)
+                    self._changed.wait(min(self._wakes_s - now_s, threading.TIMEOUT_MAX))
+            while expires:
+                try:
+                    expires.pop()()
+                except Exception:
+                    logger.exception("a call could not be ended")
+
+
+DEADLINES = Deadlines()
+os.register_at_fork(after_in_child=DEADLINES.__init__)  # type: ignore[misc]  # the child has no thread, nor its calls

@@ -1,4 +1,4 @@
-"""Channels: the priority wrapper's view of a group, however its calls are matched across ranks.
+"""Channel: the priority wrapper's view of a group, however the group's calls are matched across ranks.
 
 | matching | order of transfers                                       |
 |----------|----------------------------------------------------------|
@@ -9,7 +9,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch.distributed as dist
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from switchagg.codecs.array_codec import Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.errors import AggregationFailed
-from transport.contracts.group_contract import AllreduceGroup, Array, Matching
+from transport.contracts.group_contract import AllreduceGroup, Array
 from transport.schedule.scheduler import Lanes, Transfer, class_lanes, classes_of
 from transport.torch.process_group import TorchGroup
 
@@ -27,141 +27,79 @@ FIRST_KEY = 1 << 40
 KEYS_PER_PLAN = 1 << 20
 
 
-class Channel(Protocol):
-    """A rank's link to the other ranks. It is thread-safe; calls that are matched by order must start in that order."""
+class Channel:
+    """A rank's link to the other ranks. It is thread-safe; calls that are matched by order must start in that order.
 
-    rank: int
-    workers: int
-    name: str
-    gates_starts: bool
-    """Whether the byte credit is to hold back starts, since nothing below knows priorities."""
+    gates_starts: whether the byte credit is to hold back starts, since nothing below knows priorities.
+    """
+
+    def __init__(self, group: AllreduceGroup, owned: bool = False) -> None:
+        """owned: whether the channel closes the group."""
+        self.rank, self.workers = group.rank, group.workers
+        self.name = f"{group.method}, rank {group.rank} of {group.workers}"
+        self.gates_starts = group.matching == "order"
+        self._group, self._owned = group, owned
+        self._plans = self._controls = 0
+        self._class_of: tuple[int, ...] = ()
 
     @property
     def compression(self) -> Compression | None:
-        """The coding of this rank's sums, with its residuals."""
+        """The coding of this rank's sums, with its residuals; a process group of torch's may have it only after its
+        first call."""
+        return self._group.compression
 
     def lanes(self, transfers: Sequence[Transfer], foreseen: Callable[[], Sequence[int]]) -> Lanes | None:
-        """The fixed orders of a plan from now on. foreseen: keys in the order in which rank 0 would start them."""
+        """The fixed orders of a plan from now on; None: any. foreseen: keys in the order in which rank 0 would start
+        them."""
+        if self.gates_starts:
+            return (tuple(foreseen()),)
+        if self._group.matching == "class":  # a lane for each, in rank 0's order of arrival
+            self._class_of = classes_of(transfers, len(self._group.classes))
+            return class_lanes(transfers, len(self._group.classes))
+        assert len(transfers) < KEYS_PER_PLAN, f"{len(transfers)} transfers"
+        self._plans += 1  # another plan gets other keys: the size of a key's array never changes
+        return None
 
     def start(self, transfer: Transfer, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
         """Sum the array, 1-D, over all ranks, in place. tensors: the gradients in it. The future ends in any thread."""
+        if self._group.matching == "class":
+            priority = self._group.classes[self._class_of[transfer.key]]
+            return self._group.allreduce(array, priority=priority, tensors=tensors)
+        key = FIRST_KEY + self._plans * KEYS_PER_PLAN + transfer.key
+        return self._group.allreduce(array, key=key, priority=transfer.priority, tensors=tensors)
 
-    def control(self, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
-        """As start, for what isn't in the plan: all ranks call it at the same point, with nothing in flight."""
+    def control(self, array: Array, tensors: Tensors | None = None) -> Array:
+        """As start, for what isn't in the plan, until it has ended: all ranks call it at the same point, with nothing
+        in flight. Raises AggregationFailed."""
+        self._controls += 1
+        where: dict[str, dict[str, Any]] = {
+            "key": {"key": FIRST_KEY - self._controls},
+            "class": {"priority": max(self._group.classes, default=0)},
+        }
+        try:
+            self._group.allreduce(array, tensors=tensors, **where.get(self._group.matching, {})).result()
+        except Exception as error:
+            raise failure_of(error, self) from error
+        return array
+
+    def from_rank_0(self, data: bytes) -> bytes:
+        """Rank 0's bytes on every rank, as `control`; exact on every channel, since it sums integers with zeros."""
+        is_source = self.rank == 0
+        length = int(self.control(np.array([len(data) * is_source], np.int32))[0])
+        elements = np.zeros((length + 3) // 4, np.int32)
+        if is_source:
+            elements.view(np.uint8)[:length] = np.frombuffer(data, np.uint8)
+        return (self.control(elements) if len(elements) else elements).tobytes()[:length]
 
     def set_credit(self, credit_bytes: int) -> None:
         """Bound what is queued below the priority queue, where this end can."""
+        if self._group.matching == "key":
+            self._group.set_credit(credit_bytes)
 
     def close(self) -> None:
-        """End what the channel itself started; the group stays open."""
-
-
-class _OverGroup:
-    """The base of channels over a group."""
-
-    def __init__(self, group: AllreduceGroup) -> None:
-        self.rank, self.workers = group.rank, group.workers
-        self.name = f"{group.method}, rank {group.rank} of {group.workers}"
-        self._group = group
-
-    @property
-    def compression(self) -> Compression | None:
-        """The group's; a process group of torch's may have it only after its first call."""
-        return self._group.compression
-
-
-class KeyedChannel(_OverGroup):
-    """Over a group whose calls are matched by key."""
-
-    gates_starts = False
-
-    def __init__(self, group: AllreduceGroup) -> None:
-        super().__init__(group)
-        self._plan = 0
-        self._controls = 0
-
-    def lanes(self, transfers: Sequence[Transfer], foreseen: Callable[[], Sequence[int]]) -> None:
-        """Any order. Another plan gets other keys: the size of a key's array never changes."""
-        assert len(transfers) < KEYS_PER_PLAN, f"{len(transfers)} transfers"
-        self._plan += 1
-
-    def start(self, transfer: Transfer, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
-        key = FIRST_KEY + self._plan * KEYS_PER_PLAN + transfer.key
-        return self._group.allreduce(array, key=key, priority=transfer.priority, tensors=tensors)
-
-    def control(self, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
-        self._controls += 1
-        return self._group.allreduce(array, key=FIRST_KEY - self._controls, priority=0, tensors=tensors)
-
-    def set_credit(self, credit_bytes: int) -> None:
-        self._group.set_credit(credit_bytes)
-
-    def close(self) -> None:
-        """Nothing of our own."""
-
-
-class ClassChannel(_OverGroup):
-    """Over a switch: a session or group whose calls are matched by their order within a priority class."""
-
-    gates_starts = False
-
-    def __init__(self, group: AllreduceGroup) -> None:
-        super().__init__(group)
-        self._class_of: tuple[int, ...] = ()
-
-    def lanes(self, transfers: Sequence[Transfer], foreseen: Callable[[], Sequence[int]]) -> Lanes:
-        """A lane per class, each in rank 0's order of arrival."""
-        self._class_of = classes_of(transfers, len(self._group.classes))
-        return class_lanes(transfers, len(self._group.classes))
-
-    def start(self, transfer: Transfer, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
-        chosen = self._group.classes[self._class_of[transfer.key]]
-        return self._group.allreduce(array, priority=chosen, tensors=tensors)
-
-    def control(self, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
-        return self._group.allreduce(array, priority=self._group.classes[-1], tensors=tensors)
-
-    def set_credit(self, credit_bytes: int) -> None:
-        """A stream's window bounds what is in flight through a switch."""
-
-    def close(self) -> None:
-        """Nothing of our own."""
-
-
-class OrderedChannel(_OverGroup):
-    """Over a group whose calls are matched by their order: one order for everything, the credit on starts."""
-
-    gates_starts = True
-
-    def lanes(self, transfers: Sequence[Transfer], foreseen: Callable[[], Sequence[int]]) -> Lanes:
-        """A single lane in rank 0's order of starts."""
-        return (tuple(foreseen()),)
-
-    def start(self, transfer: Transfer, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
-        return self._group.allreduce(array, tensors=tensors)
-
-    def control(self, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
-        return self._group.allreduce(array, tensors=tensors)
-
-    def set_credit(self, credit_bytes: int) -> None:
-        """The scheduler holds back starts itself."""
-
-    def close(self) -> None:
-        """Nothing of our own."""
-
-
-class _TorchChannel(OrderedChannel):
-    """Over a process group of torch's, whose adapter it closes."""
-
-    def close(self) -> None:
-        self._group.close()
-
-
-_CHANNELS: dict[Matching, Callable[[AllreduceGroup], Channel]] = {
-    "key": KeyedChannel,
-    "class": ClassChannel,
-    "order": OrderedChannel,
-}
+        """End what `open_channel` has started; the caller's group stays open."""
+        if self._owned:
+            self._group.close()
 
 
 def open_channel(group: AllreduceGroup | dist.ProcessGroup | None) -> Channel:
@@ -171,27 +109,12 @@ def open_channel(group: AllreduceGroup | dist.ProcessGroup | None) -> Channel:
     """
     if group is None or isinstance(group, dist.ProcessGroup):
         try:
-            return _TorchChannel(TorchGroup(group))
+            return Channel(TorchGroup(group), owned=True)
         except ValueError as error:
             raise ValueError(f"attach: {error}") from None
     if isinstance(group, AllreduceGroup):
-        return _CHANNELS[group.matching](group)
+        return Channel(group)
     raise TypeError(f"attach: {type(group).__name__} is no group: one of transport.group, a SwitchSession or torch's")
-
-
-def broadcast_bytes(channel: Channel, data: bytes | None) -> bytes:
-    """Rank 0's bytes on every rank. A collective; exact on every channel, since it sums integers with zeros."""
-    length = np.zeros(1, np.int32)
-    if channel.rank == 0:
-        assert data is not None
-        length[0] = len(data)
-    channel.control(length).result()
-    elements = np.zeros((int(length[0]) + 3) // 4, np.int32)
-    if channel.rank == 0 and data:
-        elements.view(np.uint8)[: len(data)] = np.frombuffer(data, np.uint8)
-    if len(elements):
-        channel.control(elements).result()
-    return elements.tobytes()[: int(length[0])]
 
 
 def failure_of(error: BaseException, channel: Channel) -> AggregationFailed:

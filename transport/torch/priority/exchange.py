@@ -434,7 +434,7 @@ def measure_cost(channel: Channel, clock: Callable[[], int] = time.monotonic_ns)
         tensors = [Tensor(f"measured {size}", (size // 4,))]  # which no plan has: it is forgotten then
         for _ in range(MEASURED_TIMES):
             begin_ns = clock()
-            channel.control(array, tensors).result()
+            channel.control(array, tensors)
             times.append(clock() - begin_ns)
         least.append(min(times))
     return fit_cost(MEASURED_SIZES_BYTES, least)

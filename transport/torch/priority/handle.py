@@ -33,14 +33,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch import nn
 
 from transport.contracts.group_contract import AllreduceGroup
 from transport.schedule.scheduler import RECORDS_MAX, LinearCost, Policy, Profile, parse_policy
 from transport.schedule.tuning import missing
 from transport.torch.feedback import RateFollower, codec_state, load_codec_state
-from transport.torch.priority.channel import Channel, broadcast_bytes, failure_of, open_channel
+from transport.torch.priority.channel import Channel, open_channel
 from transport.torch.priority.exchange import Exchange, TransferRecord, measure_cost
 from transport.torch.priority.observer import Observer
 from transport.torch.priority.optimizer import Options, PartialSteps
@@ -281,11 +280,11 @@ class PriorityHandle:
     def _agree(self) -> None:
         """Fail on all ranks if they have other parameters or another schedule than rank 0."""
         description = repr((self.policy, [(name, tuple(p.shape), p.dtype) for name, p in self._parameters])).encode()
-        expected = self._from_rank_0(description)
+        expected = self._channel.from_rank_0(description)
         lacking = missing() if self.policy.tuning is not None else ""
         faults = np.zeros(self._channel.workers, np.int32)
         faults[self._channel.rank] = 2 if lacking else description != expected
-        self._sum(faults)
+        self._channel.control(faults)
         if lacking:
             raise ValueError(f"attach: {lacking}")
         if description != expected:
@@ -299,21 +298,9 @@ class PriorityHandle:
         for tensor in (*self._model.parameters(), *self._model.buffers()):
             if tensor.numel():
                 flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-                received = torch.frombuffer(bytearray(self._from_rank_0(flat.numpy().tobytes())), dtype=tensor.dtype)
+                received = bytearray(self._channel.from_rank_0(flat.numpy().tobytes()))
                 with torch.no_grad():
-                    tensor.copy_(received.view(tensor.shape))
-
-    def _from_rank_0(self, data: bytes) -> bytes:
-        try:
-            return broadcast_bytes(self._channel, data)
-        except Exception as error:
-            raise failure_of(error, self._channel) from error
-
-    def _sum(self, array: NDArray[Any]) -> None:
-        try:
-            self._channel.control(array).result()
-        except Exception as error:
-            raise failure_of(error, self._channel) from error
+                    tensor.copy_(torch.frombuffer(received, dtype=tensor.dtype).view(tensor.shape))
 
     def _hook(self) -> None:
         model = self._model
@@ -368,25 +355,19 @@ class PriorityHandle:
         names = {module: name for name, module in self._model.named_modules()}
         for module, indices in extra.items():
             self._hooks.append(module.register_forward_pre_hook(self._forward_hook(module, names[module], indices)))
-        self.profile = Profile.decode(self._from_rank_0(self._observer.profile().encode()))
+        self.profile = Profile.decode(self._channel.from_rank_0(self._observer.profile().encode()))
         self._observer = None
         if self._needs_cost():
-            measured = self._measured()
-            received = self._from_rank_0(f"{measured.alpha_ns!r} {measured.beta_ns_per_byte!r}".encode()).decode()
-            self._cost = LinearCost(*map(float, received.split()))
+            measured = measure_cost(self._channel)
+            words = f"{measured.alpha_ns!r} {measured.beta_ns_per_byte!r}".encode()
+            self._cost = LinearCost(*map(float, self._channel.from_rank_0(words).split()))
         self._plan(self.policy)
         if (tunable := self.policy.tuning) is not None:
             log = None if self._how.tuning_log is None else Path(self._how.tuning_log)
-            self._tuning = ScheduleTuning(tunable, self._channel.rank, self._from_rank_0, log)
+            self._tuning = ScheduleTuning(tunable, self._channel.rank, self._channel.from_rank_0, log)
 
     def _needs_cost(self) -> bool:
         return self.policy.needs_cost or (self._channel.gates_starts and self.policy.credit_bytes is not None)
-
-    def _measured(self) -> LinearCost:
-        try:
-            return measure_cost(self._channel)
-        except Exception as error:
-            raise failure_of(error, self._channel) from error
 
     def _plan(self, policy: Policy) -> None:
         assert self.profile is not None
