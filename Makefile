@@ -30,9 +30,9 @@ bench: ready ## planes, numbers and allreduce beside Gloo and a TCP ring: result
 	@$(BIN)/switchagg bench all --out results/bench $(ARGS)
 
 quick: ready ## what to run before a commit: the rules, codecs, data planes and schedules, with two seeds: a minute and a half
-	@$(BIN)/python -m pytest -q --numprocesses=auto --maxprocesses=4 --seeds=2 --ignore=tests/conformance/test_xdp.py tests/core tests/conformance tests/schedules tests/bounded tests/vectors $(ARGS)
+	@$(BIN)/python -m pytest -q --numprocesses=auto --maxprocesses=4 --seeds=2 --ignore=tests/conformance/test_xdp.py tests/switchagg tests/conformance tests/transport/schedule tests/transport/bounded tests/vectors $(ARGS)
 
-test: ready ## the tests, on up to four processors; ARGS="tests/core/test_wire.py -k golden" chooses some, on one
+test: ready ## the tests, on up to four processors; ARGS="tests/switchagg/test_wire.py -k golden" chooses some, on one
 	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=auto --maxprocesses=4 --durations=20)
 
 check: ready ## formatting, lint, types, tidiness, links

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).resolve().parents[at]) for at in (1, 2)]
-
-from virtual_time import test_compiled_engine as switches
-from virtual_time import test_compiled_members as hosts
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from emulation.sim.size_only import SizeOnlyArray
+from tests.emulation.sim import test_compiled_engine as switches
+from tests.emulation.sim import test_compiled_members as hosts
 
 
 def calls_of(seed: int) -> tuple[str, dict[str, Any]]:

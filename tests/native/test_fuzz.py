@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from native import fuzz_seeds
-from native.core_sources import CODECS, CORE, ROOT, planted, source
+from tests.native import fuzz_seeds
+from tests.native.core_sources import CODECS, CORE, ROOT, planted, source
 
 SOURCES = {
     "fuzz_plane": ["plane.c"],
@@ -76,7 +76,10 @@ def codecs(leaks: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
 
 
 def build(target: str, core: Path, folder: Path, codecs: dict[str, Path]) -> Path:
-    files = [ROOT / f"tests/native/{target}.c", *(codecs.get(name) or source(name, core) for name in SOURCES[target])]
+    files = [
+        ROOT / f"tests/native/{target}.c",
+        *(codecs.get(name) or source(name, core) for name in SOURCES[target]),
+    ]
     clang(core, *map(str, files), "-lm", "-o", str(folder / target))
     return folder / target
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from native import fuzz_seeds
-from native.core_sources import CORE, ROOT, source
-from native.test_fuzz import SOURCES
+from tests.native import fuzz_seeds
+from tests.native.core_sources import CORE, ROOT, source
+from tests.native.test_fuzz import SOURCES
 
 MACHINES = {
     "this one": ("gcc", ""),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from native.core_sources import CODECS, CORE, ROOT, planted, source
+from tests.native.core_sources import CODECS, CORE, ROOT, planted, source
 
 SOURCES = (
     "worker",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from native.core_sources import CORE, ROOT, source
+from tests.native.core_sources import CORE, ROOT, source
 
 PACKETS = 4096
 SEEDS = 40

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from native.core_sources import CORE, ROOT, planted, source, sources
 from switchagg.native.library import missing
+from tests.native.core_sources import CORE, ROOT, planted, source, sources
 
 # SA_NO_CLONES: the loader chooses among clones before the sanitizers are ready.
 FLAGS = ["-std=gnu11", "-O1", "-g", "-DSA_NO_CLONES", "-fsanitize=address,undefined,float-cast-overflow"]
@@ -85,14 +85,14 @@ def conformance(library: Path, asan: str) -> subprocess.CompletedProcess[str]:
         *(
             ROOT / f"tests/{piece}.py"
             for piece in (
-                "core/test_native_endpoint",
-                "switch/test_native_queue",
-                "switch/test_native_impair",
-                "groups/test_native_execution",
+                "switchagg/native/test_native_endpoint",
+                "transport/switch/test_native_queue",
+                "transport/switch/test_native_impair",
+                "transport/collectives/test_native_execution",
+                "switchagg/native/test_plane",
             )
         ),
-        Path(__file__).with_name("test_plane.py"),
-        ROOT / "tests/rdma/test_peer.py",
+        ROOT / "tests/transport/rdma/test_peer.py",
     ]
     options = [
         "-q",

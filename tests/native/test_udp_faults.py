@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from native.core_sources import CORE, ROOT, planted
+from tests.native.core_sources import CORE, ROOT, planted
 
 SEEDS = 60
 FLAGS = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]

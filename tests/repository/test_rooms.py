@@ -4,12 +4,17 @@ A room is a folder of a package, with all below it, or a file beside such folder
 text (`transport.links.link_kinds`) are no imports.
 """
 
+from pathlib import Path
+
 import pytest
 
 from tests.repository.test_tidy import ROOT, Tree, imported, module_name, parsed, python_files, read_tree, top_room
 
 EMULATION = ("scenario", "results", "workloads", "sim", "testbed", "report", "experiments", "cli")
 """A room imports only those before it; emulation/mn_custom.py, which `mn` executes, stands outside."""
+
+SUBJECTS = ("conformance", "exhaustive", "native", "oracles", "repository", "shared", "simulation", "system", "vectors")
+"""Folders of tests that concern several rooms, or help several."""
 
 
 def mutual_imports(tree: Tree) -> list[str]:
@@ -91,3 +96,25 @@ def test_rooms_of_emulation_import_only_those_before_them() -> None:
 )
 def test_finds_rooms_that_import_each_other(tree: Tree, pairs: list[str]) -> None:
     assert mutual_imports(tree) == pairs
+
+
+def roomless_tests(tree: Tree) -> list[str]:
+    """Folders of tests named neither after the room that they test nor after a subject of several rooms."""
+    modules = [Path(name).parent.parts[:2] for name in tree if name.endswith(".py")]
+    folders = {Path(name).parent.parts[1:3] for name in tree if name.startswith("tests/") and name.endswith(".py")}
+    return [
+        "/".join(folder) for folder in sorted(folders) if folder and folder[0] not in SUBJECTS and folder not in modules
+    ]
+
+
+def test_folders_of_tests_are_named_after_rooms() -> None:
+    assert roomless_tests(read_tree(ROOT)) == [], "see CONTRIBUTING.md, where tests are"
+    rooms = ("transport/links/link.py", "switchagg/wire.py", "tests/conftest.py", "tests/vectors/a.py")
+    tests = (
+        "switchagg/test_wire.py",
+        "transport/links/test_link.py",
+        "transport/udp/test_link.py",
+        "wire/test_wire.py",
+    )
+    planted = dict.fromkeys((*rooms, *(f"tests/{name}" for name in tests)), "")
+    assert roomless_tests(planted) == ["transport/udp", "wire"]

@@ -489,7 +489,7 @@ REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (unclear_rooms, {"transport/links/udp_link.py": ""}),
     (unclear_rooms, {"transport/links/__init__.py": '"""One.\n\nTwo.\n"""'}),
     (unclear_rooms, ROOM | {f"transport/links/link_{number}.py": "" for number in range(ROOM_FILES_MAX + 1)}),
-    (files_of_one_name, {"tests/links/test_one.py": "", "tests/worker/test_one.py": ""}),
+    (files_of_one_name, {"tests/transport/links/test_one.py": "", "tests/transport/worker/test_one.py": ""}),
     (repeated_class_names, {"transport/a.py": "class Packet: ...", "switchagg/b.py": "class Packet: ..."}),
     (repeated_file_names, {"transport/links/table.py": "", "transport/meshes/table.py": ""}),
     (bare_participles, {"transport/a.py": "def load(self, given): ..."}),

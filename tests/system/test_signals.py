@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from contract.meshes import free_addresses
+
+from tests.transport.contracts.meshes import free_addresses
 
 SWITCHAGG = [sys.executable, "-m", "emulation.cli.main"]
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

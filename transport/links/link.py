@@ -2,7 +2,8 @@
 
 A link guarantees as little as the network below it: datagrams get lost, duplicated or reordered, never resized. On a
 quiet path, within its buffers, all datagrams arrive in order. It never blocks except in `wait`, and a peer that is dead
-or unreachable is loss, not an exception. tests/contract/test_link_contract.py holds every implementation to this.
+or unreachable is loss, not an exception. `tests/transport/contracts/test_link_contract.py` holds all implementations to
+this.
 
 A single thread uses a link (send, receive, wait, close); any thread may call `wake` at any time.
 """

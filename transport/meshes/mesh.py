@@ -6,7 +6,7 @@ with messages: a collective, a parameter server. It is pure: messages and the ti
 mesh; `transport.meshes.mesh_loop` is its event loop. Members are numbered from 0: first the workers, by rank, then
 servers, if a method has any.
 
-tests/contract/test_mesh_contract.py holds every mesh to this.
+tests/transport/contracts/test_mesh_contract.py holds every mesh to this.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,0 +1,120 @@
+"""Published results: the rule, the files of all results, and that the page is what the command writes."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from emulation.cli.main import app
+from emulation.experiments.reproduce import catalogue, reproduced_page
+from emulation.experiments.reproduce.published import Published, PublishedCell, ReproduceError, judge
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = DOCS / "reproduced.md"
+CHEAP = ("bytescheduler_example", "dgc")
+
+
+def published(
+    *cells: PublishedCell,
+    unit: str = "ms",
+    because: str = "",
+    calibration: str = "",
+    ours: Mapping[str, float] | None = None,
+) -> Published:
+    return Published(
+        name="one", title="One", paper="A", year=2020, source="table 1", conditions="", inputs="", unit=unit,
+        cells=cells, run=lambda _: dict(ours or {}), because=because, calibration=calibration,
+    )  # fmt: skip
+
+
+FAST, SLOW = PublishedCell("fast", 10.0, "times"), PublishedCell("slow", 20.0, "times")
+
+
+def test_within_the_limit_and_in_order_agrees() -> None:
+    found = judge(published(FAST, SLOW), {"fast": 11.4, "slow": 17.1})
+    assert (found.verdict, found.pairs, found.tau) == ("agrees", 1, 1.0)
+    assert found.worst == pytest.approx(-0.145)
+
+
+@pytest.mark.parametrize(
+    ("cells", "ours", "unit", "fault"),
+    [
+        ((FAST, SLOW), {"fast": 11.6, "slow": 20}, "ms", "fast: +16%"),
+        ((PublishedCell("a", 10), PublishedCell("b", 11)), {"a": 11, "b": 10}, "ms", "a and b in the other order"),
+        ((PublishedCell("gain", 1.10),), {"gain": 1.0}, "speed-up", "gain: 0.0 times the gain"),
+        ((PublishedCell("gain", 1.10),), {"gain": 1.25}, "speed-up", "gain: 2.5 times the gain"),
+    ],
+)
+def test_what_breaks_the_rule(
+    cells: tuple[PublishedCell, ...], ours: Mapping[str, float], unit: str, fault: str
+) -> None:
+    found = judge(published(*cells, unit=unit, because="it does"), ours)
+    assert (found.verdict, found.faults) == ("differs", (fault,))
+
+
+def test_only_cells_of_a_series_that_the_paper_separates_have_an_order() -> None:
+    close = published(PublishedCell("a", 100), PublishedCell("b", 104))
+    assert judge(close, {"a": 104, "b": 100}).pairs == 0
+    assert judge(published(FAST, replace(SLOW, series="other")), {"fast": 10, "slow": 20}).pairs == 0
+
+
+def test_what_calibrates_is_not_judged() -> None:
+    calibrates = published(replace(FAST, role="calibrates"), SLOW, calibration="fast fixes the rate")
+    assert set(judge(calibrates, {"fast": 99, "slow": 20}).errors) == {"slow"}
+
+
+def test_words_must_fit_the_verdict() -> None:
+    with pytest.raises(ReproduceError, match=r"one: differs \(fast: \+100%\), and its file doesn't say why"):
+        judge(published(FAST), {"fast": 20})
+    with pytest.raises(ReproduceError, match="one: agrees, but its file says why it differs"):
+        judge(published(FAST, because="no idea"), {"fast": 10})
+    with pytest.raises(ReproduceError, match="one: no number of ours for slow"):
+        judge(published(FAST, SLOW), {"fast": 10})
+    with pytest.raises(ReproduceError, match="which cells calibrate"):
+        published(replace(FAST, role="calibrates"), SLOW)
+    with pytest.raises(ReproduceError, match="what is missing"):
+        published(replace(FAST, role="shown"))
+
+
+@pytest.mark.parametrize("name", catalogue.names())
+def test_every_result_loads_and_is_on_the_page_with_the_papers_numbers(name: str) -> None:
+    result = catalogue.find(name)
+    assert all((result.source, result.conditions, result.inputs))
+    text = PAGE.read_text()
+    (part,) = re.findall(rf"`switchagg reproduce {name}`\n(.*?)(?:\n## |\Z)", text, re.DOTALL)
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|", part, re.MULTILINE)[2:]
+    assert rows == [row[:2] for row in reproduced_page.cell_rows(result, judge_without_ours(result))]
+    drawn = DOCS / "reproduced" / f"{name}.svg"
+    assert drawn.exists() == (f"reproduced/{name}.svg" in part) == bool(result.judged)
+
+
+def judge_without_ours(result: Published) -> reproduced_page.Judgement:
+    return reproduced_page.Judgement("open", {}, {cell.name: 0.0 for cell in result.judged}, 1.0, 0, ())
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_a_cheap_result_is_on_the_page_as_it_is_now(name: str) -> None:
+    result = catalogue.find(name)
+    found = judge(result, result.run(result))
+    assert found.verdict == "agrees"
+    assert reproduced_page.section(result, found) in PAGE.read_text()
+
+
+def test_the_example_is_met_exactly() -> None:
+    example = catalogue.find("bytescheduler_example")
+    exact = {"first in, first out": 26, "priorities and partitions": 18, "speed-up": 26 / 18}
+    assert example.run(example) == {name: pytest.approx(value, abs=1e-5) for name, value in exact.items()}
+
+
+def test_the_command_shows_cells_and_lists_names() -> None:
+    shown = CliRunner().invoke(app, ["reproduce", "bytescheduler_example"])
+    assert shown.exit_code == 0
+    assert re.search("priorities and partitions.*\nagrees", shown.stdout, re.DOTALL)
+    unknown = CliRunner().invoke(app, ["reproduce", "nothing"])
+    assert unknown.exit_code == 2
+    assert "'nothing' is unknown; published results: atp, byteps_servers" in unknown.stderr
+    both = CliRunner().invoke(app, ["reproduce", "dgc", "--write", "docs"])
+    assert (both.exit_code, both.stderr) == (2, "switchagg: --write needs all results, so no names\n")

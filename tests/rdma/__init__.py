@@ -1,1 +1,0 @@
-"""RoCEv2: packets, queue pairs, the endpoint."""
