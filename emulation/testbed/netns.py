@@ -64,7 +64,7 @@ def within(pid: int, act: Callable[[], Result]) -> Result:
 def command_in(pid: int, command: Sequence[str]) -> list[str]:
     """Command line that runs `command` in the namespaces of `pid`, in the same directory, killed when we die.
 
-    None of the programs on the way forks, so the process id is the command's own. The kernel ties the signal to the
+    No program on the way forks, so the process id is the command's. The kernel ties the signal to the
     *thread* that starts the process: start it from one that lives as long as the process shall. It sends none to a
     process whose parent died before it asked, hence the look at the parent.
     """

@@ -15,7 +15,7 @@ from typing import Any
 LOOK_S = 0.5
 SAY_S = 15.0
 STARVED_MOST = 20.0
-"""So many times its limit a starved process is waited for at most: every wait ends."""
+"""A starved process is waited for at most so many times its limit: every wait ends."""
 
 Pids = Callable[[], Iterable[int]]
 

@@ -1,7 +1,7 @@
 """Queueing disciplines, classes and filters, asked of the kernel over netlink: exact numbers, microseconds a question.
 
 `tc -j` rounds rates to text, knows no JSON for classes in common versions, and costs a process per question.
-Standard library only. One `QdiscReader` per network namespace.
+Standard library only. A `QdiscReader` reads one network namespace.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class QdiscEntry:
 
 @dataclass(frozen=True)
 class HtbClass:
-    """What an HTB class is set to. Rates in bytes/s, bursts in bytes. prio: 0 is served first."""
+    """The settings of an HTB class. Rates in bytes/s, bursts in bytes. prio: 0 is served first."""
 
     rate_bytes_per_s: int
     ceil_bytes_per_s: int
@@ -111,7 +111,7 @@ class QdiscReader:
 
 
 def parse_entry(payload: bytes) -> QdiscEntry:
-    """One RTM_NEWQDISC, RTM_NEWTCLASS or RTM_NEWTFILTER message, without its netlink header."""
+    """The body of an RTM_NEWQDISC, RTM_NEWTCLASS or RTM_NEWTFILTER message, without its netlink header."""
     _, _, _, ifindex, handle, parent, _ = _TCMSG.unpack_from(payload)
     kind, options = "", b""
     totals = (0, 0)

@@ -1,7 +1,7 @@
 """A call: one collective, laid out as a run of consecutive chunks of a stream (rules W3, W4 and W13 of PROTOCOL.md), or
 as rounds of plain reductions for methods that have no chunks.
 
-A codec (switchagg/codecs) turns rows of values into words and back. One that needs no agreement sends its rows
+A codec (switchagg/codecs) turns rows of values into words and back. A codec that needs no agreement sends its rows
 directly. For others, floats in fixed point for one, a *scale chunk* (op MAX) carries the codes of the next E data
 chunks (a group), and is sent a whole group ahead of them:
 
@@ -59,7 +59,7 @@ def array_call(
     shares: Shares = EVERYONE,
     residual: Array | None = None,
 ) -> ArrayCall:
-    """What the switch does with this array, and how it is coded.
+    """The switch's operation on this array, and the array's codec.
 
     array: 1-D, C-contiguous, writable; float32, float64, int32 or int64 for op "sum", int32 for op "max"; of any type
     where owners give the values (FROM_OWNER): its bytes travel. Raises ValueError for anything else, also for 64-bit
@@ -90,7 +90,7 @@ def _check_residual(call: ArrayCall, residual: Array) -> None:
 
 @lru_cache(maxsize=64)
 def _way(dtype: "np.dtype[Any]", op: str, elements: int, workers: int, codec: Codec) -> tuple[Op, Codec]:
-    """What is done with values of this type, and how they are coded. Raises ValueError."""
+    """The operation on values of this type, and their codec. Raises ValueError."""
     used = codec_for(dtype, codec)
     if op not in ("sum", "max") or used is None or (op == "max" and dtype != np.int32):
         raise ValueError(f"op {op} of {dtype}: the switch does sum of float32, float64, int32, int64; max of int32")

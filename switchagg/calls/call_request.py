@@ -40,7 +40,7 @@ class CallRequest(NamedTuple):
     """Values of the array that belong to the same rank's shard: 2 for the floats of complex numbers."""
 
     def signature_of(self, array: Array) -> CallSignature:
-        """What the ranks compare, of this call of an array."""
+        """The facts of this call that the ranks compare."""
         if self.signature is not None:
             return self.signature
         root = self.root if self.kind in ROOTED else 0

@@ -22,7 +22,7 @@ SCALES = kind_of(Op.MAX, 0)
 
 
 class Call(Protocol):
-    """What an endpoint needs of a call. Positions count the call's chunks from 0."""
+    """The interface of a call for an endpoint. Positions count the call's chunks from 0."""
 
     chunks: int
     """How many chunks the call has; the same on every worker."""
@@ -43,11 +43,12 @@ class Call(Protocol):
         """Op, route and owner of a chunk's packets: `wire.kind_of` without flags."""
 
     def read(self, positions: Sequence[int]) -> Values:
-        """(k, E) int32: what this rank gives for these chunks, ascending, ready and not yet written. Not asked of
-        chunks for which it gives nothing."""
+        """(k, E) int32: what this rank gives for these chunks, ascending, ready and not yet written. An
+        endpoint doesn't ask for chunks for which this rank gives nothing."""
 
     def write(self, positions: Sequence[int], values: Values) -> None:
-        """Take the results (k, E) of these chunks, once each, in any order. Not called for those it doesn't get."""
+        """Take the results (k, E) of these chunks, once each, in any order. An endpoint doesn't hand over chunks
+        that this rank doesn't get."""
 
 
 @dataclass(slots=True, eq=False)
@@ -151,7 +152,7 @@ class ChunkedCall:
         self._coding.agree(first, codes)
 
     def _words_to_send(self, data: list[int]) -> Values:
-        """What this rank sends: zeros for what another shall give to a switch that knows no routes."""
+        """The values that this rank sends: zeros where another rank gives them to a switch that knows no routes."""
         words = self._encoded(data)
         if self.shares.route is Route.FROM_OWNER and not self._route:
             words[[k for k, chunk in enumerate(data) if self._layout.owner(chunk) != self._rank]] = 0
@@ -183,7 +184,8 @@ class ChunkedCall:
 
 @lru_cache(maxsize=64)
 def _layout(data_chunks: int, elements: int, rounds: int) -> tuple[Sequence[int], list[int]]:
-    """What each chunk of a call carries, and how many may be sent once the first g groups' codes are known.
+    """The content of each chunk of a call, and how many chunks may be sent once the codes of the first g groups are
+    known.
 
     Content c >= 0 is data chunk c; c < 0 is the scale chunk of group ~c (W4). Without agreement there are no groups.
     """

@@ -133,7 +133,7 @@ class LaidOutCall(NamedTuple):
 
     request: CallRequest
     parts: Sequence[Any]
-    """What the endpoint takes: the call, or a part for each of `streams`."""
+    """The calls that the endpoint takes: the whole call, or a part for each of `streams`."""
     streams: Sequence[int]
     """The streams of a call that is split over several (W11); else empty."""
 

@@ -3,8 +3,8 @@
     H D D ... D               the data under predicted codes; it counts if all ranks have predicted the agreed ones
     H D D ... D  D D ... D    else all ranks, which see the same head H, send it again under those
 
-The head (op MAX) has the call's description, each row's code, the predicted one and its negative. What a rank predicts
-decides how long the call takes, never what comes out.
+The head (op MAX) has the call's description, each row's code, the predicted one and its negative. A rank's
+prediction decides how long the call takes, never its result.
 """
 
 from collections.abc import Sequence
@@ -86,7 +86,8 @@ class SmallCall:
         self.chunks = self.ready_chunks = self._rows
 
     def predict(self, predictions: Predictions) -> Codes:
-        """What the head has of this call (3 * R): own codes, predicted ones, their negatives. To be called once."""
+        """The head's values of this call (3 * R): own codes, predicted codes, and the negatives of those. To be
+        called once."""
         codes = self._predicted.prepare(self._values(range(self._rows)), slice(0, self._rows))
         predicted = predictions.of(len(self.array), codes)
         self._predicted.agree(0, predicted)

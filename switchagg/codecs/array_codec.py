@@ -1,8 +1,9 @@
 """The contract of codecs that see whole arrays: which values travel, or what they are turned into, depends on all of
 them. A `Codec` instead sees the rows of packets.
 
-One sums an array by plain collectives of the ranks, one after the other: it yields each, and goes on when that has been
-combined in place. What moves them is the caller's business: a switch, a host method, servers, in real or virtual time.
+An array codec sums an array by plain collectives of the ranks, one after the other: it yields each, and goes on when
+that has been combined in place. What moves them is the caller's business: a switch, a host method, servers, in real
+or virtual time.
 """
 
 import math

@@ -55,7 +55,7 @@ class Coding(Protocol):
     """How many contributions a decoded sum holds: all workers', at first. With 1, own words are decoded."""
 
     def prepare(self, values: Array, rows: RowIndex) -> Codes:
-        """(k,) int32: this rank's codes. Not called without rounds of agreement."""
+        """(k,) int32: this rank's codes. A coding without rounds of agreement is never asked."""
 
     def agree(self, first: int, codes: Codes) -> None:
         """Take the agreed codes (k,) of rows first, first + 1, …; before any of them is encoded."""

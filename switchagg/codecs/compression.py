@@ -91,7 +91,7 @@ class Compression:
                 memory["lost"] *= np.float32(factor)
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's: plain numbers, and NumPy arrays by the names of tensors. Not while a call is in progress."""
+        """This rank's: plain numbers, and NumPy arrays by the names of tensors. No call may be in progress."""
         feedback = (
             {} if self._feedback is None else {name: memory.state() for name, memory in self._feedback.memories.items()}
         )

@@ -1,4 +1,4 @@
-"""Bytes that a switch only stores, as they are and in their order (W14). Not for sums, so no option names it."""
+"""Bytes that a switch only stores, as they are and in their order (W14). It can't carry sums, so no option names it."""
 
 import numpy as np
 

@@ -62,7 +62,8 @@ def overlap(left: Range, right: Range) -> bool:
 
 def range_for(request: Join, share: int, slots: int, occupied: Collection[Range]) -> Range | None:
     """The range that a job gets: all slots that it asks for, or, if it takes fewer, its share, or the part of that
-    which is free in a row, and not less than its least; in whole slots of its windows. None: it doesn't fit."""
+    which is free in a row, and not less than its least; in whole slots of its windows. None means that the
+    job doesn't fit."""
     count = request.requested_slots
     if request.slots_least:
         count = min(max(share, request.slots_least), max(gaps(slots, occupied)), request.requested_slots)

@@ -24,7 +24,8 @@ class DataPlane(Protocol):
 
     @property
     def counters(self) -> dict[str, int]:
-        """Packets by what became of them: absorbed, broadcast, reply, up, up_again, drop_<reason>. Their sum is all."""
+        """Packets by what became of them: absorbed, broadcast, reply, up, up_again, drop_<reason>. All counters add
+        up to the number of packets."""
 
     def admit(self, job: JobConfig, ports: Sequence[int], parent: Parent | None = None) -> None:
         """Take a job, or a new generation of one; ports[rank] is where its worker is, or the switch below (H1).

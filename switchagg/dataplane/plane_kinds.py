@@ -17,7 +17,7 @@ Make = Callable[[int, int], "DataPlane"]
 
 @dataclass(frozen=True, slots=True)
 class PlaneKind:
-    """One data plane, as everything else knows it. Called with (slots, elements) it makes one; see `Make`.
+    """A data plane as the rest of the project knows it. Called with (slots, elements) it makes one; see `Make`.
 
     make: or "module:attribute", imported when the first one is made; None: it runs in the kernel, among the interfaces
     of a host (`transport.switch.xdp`), never in virtual time.
@@ -56,7 +56,7 @@ class PlaneKind:
         return self.make is None
 
     def fitting(self, elements: int) -> int:
-        """So many elements, or the most that it holds."""
+        """The elements that a packet of the plane holds: so many, or the plane's most."""
         return elements if self.elements_most is None else min(elements, self.elements_most)
 
 

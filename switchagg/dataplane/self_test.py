@@ -185,7 +185,7 @@ def traffic(job: JobConfig, chance: random.Random) -> Iterator[Datagram]:
 def contribution(
     job: JobConfig, stream: int, offset: int, version: int, turn: int, rank: int, values: np.random.Generator
 ) -> Packet:
-    """One rank's packet. Odd turns take the largest value, even ones the sum, both of all int32; routes take turns."""
+    """A rank's packet. Odd turns take the largest value, even ones the sum, both of all int32; routes take turns."""
     config = job.streams[stream]
     route = Route((turn + offset) % len(Route))
     owner = (turn + version) % WORKERS if route else 0

@@ -74,7 +74,7 @@ class Tap:
         self._head = 0
 
     def drain(self) -> Departures:
-        """What has left since the last call."""
+        """The departures since the last call."""
         if not self._ring["status"][self._head] & _STATUS_USER:
             return _NONE
         ready = (self._ring["status"] & _STATUS_USER).astype(bool)

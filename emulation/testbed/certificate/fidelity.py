@@ -75,7 +75,7 @@ class Bounds:
 
 
 class LinkTrace:
-    """What is known of one shaped port: departures and polls go in, the deviations of backlogged gaps come out.
+    """The trace of a shaped port: departures and polls go in, the deviations of backlogged gaps come out.
 
     Bounded memory: `digest` turns what was collected into a histogram, once in a while; a gap across it is dropped.
     cuts_bundles: the kernel takes bundles apart itself as they leave, after the queue: see `rejoined`.
@@ -341,7 +341,7 @@ class FidelityMonitor:
         self._child.send(Watch(pid, thread))
 
     def pause(self) -> None:
-        """What happens from now on doesn't count. Raises ChildFailed."""
+        """Departures from now on don't count. Raises ChildFailed."""
         self._tell(PauseMonitor())
 
     def resume(self) -> None:

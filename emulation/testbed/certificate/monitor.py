@@ -45,7 +45,7 @@ DIGEST_NS = 10 * SECOND_NS
 
 
 class MonitoredPort:
-    """One shaped interface: its tap, its qdisc, what was seen of it."""
+    """A shaped interface: its tap, its qdisc, and its departures."""
 
     def __init__(self, place: PortPlace, reader: QdiscReader) -> None:
         self.interface = place.interface
@@ -147,7 +147,7 @@ class Machine:
         self.resume()
 
     def resume(self) -> None:
-        """What happens from now on counts."""
+        """Departures from now on count."""
         self._counts = True
         self._start_ns, self._first, self._usage = time.monotonic_ns(), self._read(), usage(self._root_pid)
 
@@ -164,7 +164,8 @@ class Machine:
             self._spent[name] += getattr(now, name) - getattr(self._usage, name)
 
     def measures(self) -> dict[str, Any]:
-        """What counted until now. `losses` are the machine's own, not those of the emulated queues."""
+        """The measures of all departures that count until now. `losses` are the machine's own, not those of the
+        emulated queues."""
         self.pause()
         spent, wall_ns = self._spent, self._wall_ns
         ticks = max(1, spent["total"])

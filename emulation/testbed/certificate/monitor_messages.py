@@ -34,7 +34,7 @@ class Watch(ChildCommand):
 
 
 class PauseMonitor(ChildCommand):
-    """What happens doesn't count, until `Resume`."""
+    """Departures don't count until `Resume`."""
 
 
 class ResumeMonitor(ChildCommand):

@@ -1,4 +1,5 @@
-"""What of the CPUs' time programs had that aren't ours: shares, and which. Linux's /proc; standard library only."""
+"""The shares of the CPUs' time that programs other than ours had, and which programs those are. Linux's /proc;
+standard library only."""
 
 from __future__ import annotations
 
@@ -68,13 +69,13 @@ def busiest(spent: Mapping[str, int], total: int) -> list[tuple[str, float]]:
 
 
 def other_share(before: Usage, after: Usage) -> float:
-    """Of the CPUs' time between the two, what other programs had."""
+    """The share of the CPUs' time between the two readings that other programs had."""
     run_ticks = after.run_ticks - before.run_ticks
     return max(0, after.busy - before.busy - run_ticks) / max(1, after.total - before.total)
 
 
 def busy_now(root_pid: int, during_s: float = PROBE_S) -> tuple[float, list[tuple[str, float]]]:
-    """What other programs, and the hypervisor, have of the CPUs' time now; and the busiest of them."""
+    """The share of the CPUs' time that other programs and the hypervisor have now, and the busiest of the programs."""
     before = usage(root_pid)
     time.sleep(during_s)
     after = usage(root_pid)

@@ -301,7 +301,7 @@ class HostPlace:
 
 @dataclass(frozen=True)
 class Verification:
-    """What was read back from the kernel after building; saved with the results."""
+    """The settings read back from the kernel after building; they are saved with the results."""
 
     kernel: str
     privileges: str  # "root" or "user namespace"
@@ -312,7 +312,8 @@ class Verification:
 
 @dataclass(frozen=True)
 class LinkCounters:
-    """One host's link since it was built. up: host to switch. Whole frames; a GSO bundle counts as its segments."""
+    """The counters of a host's link since it was built. up: from host to switch. They count whole frames; a GSO
+    bundle counts as its segments."""
 
     rank: int
     up_bytes: int
@@ -354,7 +355,7 @@ class EmulatedNetwork:
 
     @property
     def verification(self) -> Verification:
-        """What was read back. Only while or after it runs."""
+        """The settings that were read back. Only while or after it runs."""
         assert self._verification is not None, "the network was never built"
         return self._verification
 
@@ -408,7 +409,7 @@ class EmulatedNetwork:
         return process
 
     def counters(self) -> list[LinkCounters]:
-        """What has been sent over every link: by rank, then those of servers. Raises OSError."""
+        """The counters of every link: by rank, then those of servers. Raises OSError."""
         ports = {(port.node, port.interface): port for port in self.verification.ports}
         counters = []
         for host in self.hosts:
@@ -486,7 +487,7 @@ class EmulatedNetwork:
 
 
 def _mn_address(switch: Any) -> NodeAddress:
-    """Of a switch at Mininet's command line, by the number in its name. Raises UnfitError."""
+    """The address of a switch at Mininet's command line, by the number in the switch's name. Raises UnfitError."""
     try:
         return switch_place(int(switch.dpid, 16))
     except ValueError as refusal:

@@ -1,4 +1,4 @@
-"""One host's end of real TCP flows beside a job: where they come from, or where they go to. A child process.
+"""A host's end of real TCP flows beside a job: the flows start or end there. A child process.
 
 A thread of it has all its sockets, none of which blocks. Times are CLOCK_MONOTONIC, which all namespaces share.
 """

@@ -94,7 +94,7 @@ class RunningFlows:
 
     @property
     def interfaces(self) -> frozenset[str]:
-        """What sends over shared links, whose looks `document` needs."""
+        """The interfaces that send over shared links, whose queue readings `document` needs."""
         return frozenset(self._shared)
 
     def check(self) -> None:
@@ -145,7 +145,7 @@ class RunningFlows:
         return {**entry, "late_p99_ns": percentile(late_ns, 0.99)}
 
     def _share(self, shared: SharedHop, looks: Sequence[QueueReading]) -> dict[str, Any]:
-        """What else the link carried is the job's."""
+        """All other bytes that the link carried are the job's."""
         at_ns, sent_bytes, backlog_bytes = np.array(looks).T
         grid_ns = np.append(np.arange(self._start_ns, self._end_ns, LOOK_NS), self._end_ns)
         headers = HEADERS_BYTES - ETHERNET_BYTES

@@ -46,7 +46,7 @@ BY_LINKS, BY_SWITCH = "links", "switch"
 
 @dataclass(frozen=True)
 class NetworkTraffic:
-    """What a network's links have carried since it was built: a list has an entry per host, the others are sums."""
+    """The traffic of a network's links since it was built: a list has an entry per host, a number is a sum."""
 
     up_bytes: list[int]
     down_bytes: list[int]
@@ -67,7 +67,7 @@ class NetworkTraffic:
         )
 
     def __sub__(self, earlier: NetworkTraffic) -> NetworkTraffic:
-        """What was carried since then."""
+        """The traffic since then."""
         return NetworkTraffic(
             [after - before for after, before in zip(self.up_bytes, earlier.up_bytes, strict=True)],
             [after - before for after, before in zip(self.down_bytes, earlier.down_bytes, strict=True)],
@@ -261,7 +261,7 @@ class RunningScenario:
         return [*self.switches, *(below for switch in self.switches for below in switch.below), *self.servers]
 
     def switch_counters(self, switch: RunningSwitch) -> dict[str, int]:
-        """What a data plane, and those below it, have counted together, asked from within their namespaces. Raises
+        """The counters of a data plane and of those below it together, asked for from within their namespaces. Raises
         RunFailed."""
         counted: Counter[str] = Counter()
         nodes = [node for node, _ in self._downward()]
@@ -339,6 +339,6 @@ def congestion_control(scenario: Scenario) -> str | None:
 
 
 def words_of(error: Exception) -> str:
-    """One line of a program's or the kernel's output."""
+    """A line of a program's or the kernel's output."""
     lines = str(getattr(error, "stderr", None) or "").strip().splitlines()
     return lines[-1] if lines else " ".join(str(error).split())

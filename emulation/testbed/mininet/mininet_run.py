@@ -54,8 +54,8 @@ from transport.links.link_kinds import LINKS
 if TYPE_CHECKING:
     from emulation.testbed.mininet.emulated_network import EmulatedNetwork
 
-# What Python runs for each rank. -P, as for all our processes: a file of the user's folder named like a module of a
-# library must not take its place.
+# The arguments of Python for each rank. -P, as for all our processes: a file of the user's folder named like a module
+# of a library must not take its place.
 TRAINER = ("-P", "-m", "emulation.testbed.trainers.trainer")
 SILENCE_S, SILENCE_PER_WORKER_S = 60.0, 3.0  # importing torch takes seconds of CPU for every worker
 GRADIENT_BYTES_MOST = 50_000_000  # above every shipped workload's: sizes aren't known before the trainers are
@@ -68,7 +68,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def missing() -> str | None:
-    """What keeps Mininet from running here, with what to do; None if nothing does."""
+    """The reason why Mininet can't run here, with the remedy; None if it can."""
     try:
         from emulation.testbed.mininet import emulated_network
 
@@ -81,7 +81,7 @@ def missing() -> str | None:
 
 
 def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress) -> MethodResult:
-    """One method of a scenario, in real time. Call it from the main thread.
+    """Run one method of a scenario in real time. Call it from the main thread.
 
     out_dir keeps the network as read back, each rank's config and log, and the data plane's log. Raises RunFailed in
     one line; UnfitError if this machine can't honour the scenario.
@@ -94,8 +94,8 @@ def run_methods(
     scenario: Scenario, methods: Sequence[MethodName], folder: Path, progress: Callable[[str, int, int, str], None]
 ) -> list[tuple[MethodResult, float]]:
     """Methods of a scenario in turn, block by block, so that what else happens on this machine meets all of them; each
-    with the seconds that it took. Their networks and ranks stay meanwhile, and wait. As many at a time as memory has
-    room for. Raises as `run_method`.
+    with the seconds that it took. Their networks and ranks stay meanwhile, and wait. So many methods take turns as
+    memory has room for. Raises as `run_method`.
     """
     turns, results = turns_of(scenario), []
     most = len(methods) if turns is None else methods_at_once(scenario.topology.workers)
@@ -259,19 +259,19 @@ def hold_at_end(scenario: Scenario) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """What had been sent at the end of an iteration."""
+    """The counters at the end of an iteration."""
 
     traffic: NetworkTraffic
     packets_resent: int  # by the switch method's own transport, all workers
 
 
 class Observation:
-    """What is measured from outside while the trainers run: link counters, retransmissions, fidelity.
+    """The measurements from outside while the trainers run: link counters, retransmissions, fidelity.
 
-    The monitor starts after the first iteration: start-up, when every interpreter imports torch at once, is not what is
-    certified. The trainers wait for it (`hold_after`), with nothing on the wire; bytes are counted from there. Both end
-    with the last iteration, and both stand still while other methods have their turn. A context manager: leaving it
-    ends the monitor.
+    The monitor starts after the first iteration: start-up, when every interpreter imports torch at once, is not what
+    is certified. The trainers wait for it (`hold_after`), with nothing on the wire; bytes are counted from there.
+    Monitor and counting end with the last iteration, and stand still while other methods have their turn. A context
+    manager: leaving it ends the monitor.
     """
 
     def __init__(
@@ -450,7 +450,7 @@ def _result(
 
 
 def _lost(method: MethodName, per_rank: Sequence[Mapping[str, int]]) -> dict[str, float]:
-    """What a method with bounded loss has lost for good; {} of others."""
+    """The losses for good of a method with bounded loss; {} for other methods."""
     if not METHODS[method.method].loses:
         return {}
     return loss_of({name: sum(counters[f"packets_{name}"] for counters in per_rank) for name in COUNTED})

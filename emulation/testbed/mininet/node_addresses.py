@@ -36,7 +36,7 @@ def switch_places(links: Topology) -> dict[str, NodeAddress]:
 
 
 def switch_place(number: int) -> NodeAddress:
-    """Of the switch with this number, from 1, at Mininet's command line. Raises ValueError."""
+    """The address of the switch with this number, from 1, at Mininet's command line. Raises ValueError."""
     if not 1 <= number <= _SWITCHES_MOST:
         raise ValueError(f"its number is {number}; expected s1 to s{_SWITCHES_MOST}, each with an address of its own")
     return _place(_ROOT + 1 - number)

@@ -1,4 +1,4 @@
-"""What serves the workers, as a process in a node's namespaces: command line, start, what it has written, end.
+"""A service of the workers, a process in a node's namespaces: its command line, start, output, end.
 
 Standard library only: Mininet's own command line starts switches too, under the system's Python.
 """
@@ -31,7 +31,7 @@ class ServiceProcess:
 
     command: tuple[str, ...]
     ready: str = READY
-    log_path: Path | None = None  # None: an unnamed file that leaves nothing behind
+    log_path: Path | None = None  # None: the log is an unnamed file that leaves nothing behind
     timeout_s: float = 30.0  # as `Patience` counts: an interpreter with numpy takes seconds
     environment: dict[str, str] | None = None
     name: str = "the data plane"
@@ -39,8 +39,8 @@ class ServiceProcess:
 
 @dataclass(frozen=True)
 class SwitchPlace:
-    """What a switch is started with. slots: at least these. parent: control address of the switch above, name: its own,
-    of one below another."""
+    """The settings that a switch starts with. slots: the switch has at least these. parent: control address of the
+    switch above, name: its own, of one below another."""
 
     control_port: int
     data_port: int
@@ -114,12 +114,12 @@ class RunningService:
         return self.process.poll() is not None
 
     def output(self) -> str:
-        """What it has written so far."""
+        """All that the service has written so far."""
         size = os.fstat(self._log.fileno()).st_size
         return os.pread(self._log.fileno(), size, 0).decode("utf-8", errors="replace")
 
     def last_line(self) -> str:
-        """Of what it has written; "" for nothing."""
+        """The last line that the service has written; "" if it has written none."""
         lines = self.output().strip().splitlines()
         return lines[-1] if lines else ""
 

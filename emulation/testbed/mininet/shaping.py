@@ -1,4 +1,4 @@
-"""One link's settings: what is requested, the `tc` lines that set it, and the read-back that refuses what wasn't set.
+"""A link's settings: the request, the `tc` lines that set it, and the read-back that refuses what wasn't set.
 
 Mininet logs "unknown qdisc" and runs on; we ask the kernel afterwards and raise `UnfitError`. Standard library only.
 
@@ -139,7 +139,7 @@ class NetworkSpec:
 
     @property
     def netem_wishes(self) -> dict[str, float]:
-        """What only netem can do: scenario key -> value, those that are not zero."""
+        """The keys of the scenario that only netem can honour, with their values, if not zero."""
         wishes = {
             "[topology] delay_ns": self.delay_ns,
             "[faults] loss": self.loss,
@@ -158,7 +158,8 @@ class NetworkSpec:
 
 @dataclass(frozen=True)
 class PortReport:
-    """One end of a link, as read from the kernel: 0 for what isn't shaped. netem: its options as `tc -j` has them."""
+    """An end of a link, as read from the kernel: 0 stands for what isn't shaped. netem: its options as `tc -j` has
+    them."""
 
     node: str
     interface: str

@@ -18,7 +18,7 @@ Kind = TypeVar("Kind")
 
 
 class TrainerProcess:
-    """One rank's process and what it has reported."""
+    """A rank's process and its reports."""
 
     def __init__(self, rank: int, process: subprocess.Popen[bytes], log: IO[bytes]) -> None:
         self.rank = rank
@@ -35,7 +35,7 @@ class TrainerProcess:
         return bool(self.reports) and isinstance(self.reports[-1], TrainingFinished)
 
     def add(self, report: TrainerReport) -> None:
-        """One more report."""
+        """Take the next report."""
         self.reports.append(report)
         self.iterations += isinstance(report, IterationReport)
 

@@ -109,7 +109,7 @@ class IterationReport(ChildReport, tag="iteration"):
     communication_ns: int
     first_layer_ns: int
     first_layer_bytes: int
-    loss: float | None  # None where the other ranks had finished the round, which this one took without computing
+    loss: float | None  # None: the other ranks had finished the round, which this rank took without computing
     retransmissions: int
     buckets: list[TransferTimes]
     waits: list[ModuleWait] | None = None  # within the forward pass, if there is a schedule
@@ -168,7 +168,7 @@ class TrainingFinished(ChildReport, tag="finished"):
 
 
 class TrainingFailed(CommandFailed, tag="failed"):
-    iteration: int | None = None  # None if it failed outside of iterations
+    iteration: int | None = None  # None: the trainer failed outside of iterations
 
 
 TrainerReport = TrainingStarted | IterationReport | Evaluated | TrainingFinished | TrainingFailed

@@ -119,7 +119,7 @@ def gather_chosen(
 
 
 def add_up(chosen: Sequence[Chosen], array: Array) -> None:
-    """Their sum, in this order; 0 where nobody chose."""
+    """The sum of all ranks' values, in the ranks' order; 0 where no rank chose a value."""
     array.fill(0)
     array[chosen[0].positions] = chosen[0].values  # and not added: -0 stays
     with np.errstate(invalid="ignore", over="ignore"):

@@ -48,7 +48,7 @@ class Blocks:
         self.rest = values[full_count * block :]
 
     def take(self, chosen: Chosen, spare: int = 0) -> Array:
-        """Their values, one block behind the other, and so many zeros."""
+        """The chosen blocks' values, one block behind the other, then `spare` zeros."""
         full, ends = self._split(chosen)
         count = len(full) * self.block
         chosen_values = np.zeros(count + ends * len(self.rest) + spare, self.values.dtype)
@@ -80,7 +80,7 @@ class Blocks:
 
 
 def finite(values: Array) -> bool:
-    """Whether all are."""
+    """Whether every value is finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         return math.isfinite(np.dot(values, values)) or bool(np.isfinite(values).all())
 

@@ -50,7 +50,7 @@ PROMPT = b"RuntimeCmd: "
 THRIFT_PORT = 9090
 COMMANDS_AT_ONCE = 200
 COMMANDS_MOST = 100_000
-"""That one connection carries; about 100 bytes each."""
+"""Commands that one connection carries; a command takes about 100 bytes."""
 
 QUEUE_DEPTH = 10_000
 RECEIVE_BYTES = 1 << 26
@@ -60,7 +60,7 @@ _numbers = count()
 
 
 def missing() -> str:
-    """What this machine lacks to run the program on bmv2, in one line; "" if nothing."""
+    """The programs that this machine lacks to run bmv2, in one line; "" if it lacks none."""
     lacking = [name for name in ("simple_switch", "simple_switch_CLI", "ip") if shutil.which(name) is None]
     if not _compiler():
         lacking.insert(0, "p4c (or p4c-bm2-ss)")
@@ -113,7 +113,7 @@ def _close(switches: dict[Variant, "_SimpleSwitch"]) -> None:
 
 
 class _SimpleSwitch:
-    """One simple_switch in a network namespace of its own, our ends of its links, and its command line."""
+    """A simple_switch in a network namespace, our ends of its links, and its command line."""
 
     def __init__(self, variant: Variant, slots: int) -> None:
         program = compiled(variant, slots)
@@ -250,7 +250,7 @@ class _SimpleSwitch:
         return printed
 
     def _answers(self, wanted: int) -> list[str]:
-        """What the command line printed before each of its next prompts."""
+        """The texts that the command line printed before each of its next prompts."""
         pipe = self._processes[1].stdout
         assert pipe is not None
         deadline = time.monotonic() + ANSWER_S

@@ -52,7 +52,7 @@ IDLE_ELEMENTS = 32
 
 
 def missing() -> str:
-    """What the engine lacks to run the program, in one line; "" if nothing."""
+    """The packages that the engine lacks, in one line; "" if it lacks none."""
     lacking = [name for name in ("p4vm", "lark", "pcpp") if find_spec(name) is None]
     if lacking:
         return f"the P4 engine is missing ({', '.join(lacking)}): pip install 'switchagg[p4]'"

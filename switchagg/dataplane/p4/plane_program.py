@@ -34,7 +34,7 @@ COUNTERS = (*OUTCOMES, "drop_checksum", "drop_truncated", "", *LEAF_OUTCOMES)
 """Names of the programs' outcomes (programs/outcomes.p4), by their index; "" for what was not for the switch."""
 
 Variant = tuple[int, bool]
-"""Which program: E of its jobs; whether it is the one for switches below another."""
+"""The choice of a program: the elements in a packet of its jobs, and whether it serves a switch below another."""
 
 SWITCH_ADDRESS = 0x0AFFFFFE
 SWITCH_MAC = 0x0200000000FE

@@ -27,7 +27,7 @@ PAUSE = (5.0, 40.0)
 """How long a rank falls behind."""
 
 MAX_EVERY = 5
-"""Each so many chunks one has op MAX, as scale chunks have (W4)."""
+"""One of so many chunks has op MAX, as scale chunks have (W4)."""
 
 ROUTES = (Route.ALL, Route.TO_OWNER, Route.ALL, Route.FROM_OWNER)
 """Of chunks in turn; each rank of two or more is an owner in its turn."""

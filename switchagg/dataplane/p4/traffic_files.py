@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from p4vm.ir import ir_nodes as ir
 
 SLOTS_DEFAULT = 1024
-"""What the program is compiled for unless a macro says otherwise."""
+"""The element count that the program is compiled for unless a macro says otherwise."""
 
 ELEMENTS_DEFAULT = 32
 PORTS_MOST = 510
@@ -123,7 +123,7 @@ def stf(steps: Iterable[Step], shape: Shape, title: str) -> Iterator[str]:
 
 
 def _macros(shape: Shape) -> str:
-    """What the program must be compiled with, where that isn't what it is anyway."""
+    """The macros that the program must be compiled with, where they differ from its defaults."""
     macros = "" if shape.elements == ELEMENTS_DEFAULT else f" -D ELEMENTS={shape.elements}"
     if shape.elements > LANES or shape.slots > SLOTS_DEFAULT:  # else no index depends on it
         macros += f" -D SLOTS={room(shape.slots)}"
