@@ -5,11 +5,13 @@ import itertools
 import json
 import os
 import re
+import select
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from p4vm.host.control import PromptClient, PromptServer, connect, parse_address
 from p4vm.host.pcap import open_capture, read, record
 from p4vm.host.ports import parse_ports
 from p4vm.host.queues import OutputQueue
+from p4vm.host.turns import PER_TURN, Turns
 from p4vm.source import P4Error
 
 DATA = packet().hex()
@@ -215,11 +218,12 @@ def test_help_teaches_by_examples(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[ControlledSwitch, PromptServer, str]]:
     running, address = switch(), str(tmp_path / "control.sock")
-    server = PromptServer(running, address)
+    server = PromptServer(running, address, Turns())
     try:
         yield running, server, address
     finally:
         server.close()
+        server.turns.close()
     assert not Path(address).exists()
 
 
@@ -231,7 +235,7 @@ def exchange(server: PromptServer, client: socket.socket, data: bytes, lines: in
         if data:
             with contextlib.suppress(BlockingIOError):
                 data = data[client.send(data) :]
-        server.serve()
+        server.turns.serve()
         try:
             some = client.recv(1 << 20)
         except BlockingIOError:
@@ -242,6 +246,15 @@ def exchange(server: PromptServer, client: socket.socket, data: bytes, lines: in
             break
         received += some
     return [json.loads(line) for line in received.splitlines()]
+
+
+def clients_become(server: PromptServer, count: int) -> bool:
+    """Whether so many clients are connected, after a while; commands are carried out meanwhile."""
+    deadline = time.monotonic() + 20
+    while len(server.clients) != count and time.monotonic() < deadline:
+        server.turns.serve()
+        time.sleep(0.01)
+    return len(server.clients) == count
 
 
 def test_commands_over_the_socket(served: tuple[ControlledSwitch, PromptServer, str]) -> None:
@@ -282,66 +295,78 @@ def test_a_client_that_does_not_read_is_dropped(
     served: tuple[ControlledSwitch, PromptServer, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, server, address = served
-    monkeypatch.setattr(control, "ANSWER_MAX", 100_000)
+    monkeypatch.setattr(control, "SEND_S", 1)
     with connect(address) as client, connect(address) as other:
-        client.setblocking(False)
-        server.serve()
-        server.serve()
-        assert len(server._connections) == 2
-        for _ in range(2000):
-            with contextlib.suppress(BlockingIOError, BrokenPipeError):
-                client.send(b"help\n" * 100)
-            server.serve()
-            if len(server._connections) == 1:
-                break
+        client.settimeout(0.1)
+        assert clients_become(server, 2)
+        with contextlib.suppress(OSError):  # until no more fits in
+            client.sendall(b"help\n" * 100_000)
+        assert clients_become(server, 1), "the first is gone"
         assert exchange(server, other, b"table_num_entries fixed\n", 1) == [{"ok": True, "text": "2"}]
-        assert len(server._connections) == 1, "the first is gone"
 
 
-def test_few_commands_a_turn(
-    served: tuple[ControlledSwitch, PromptServer, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, server, address = served
-    done: list[str] = []
-    monkeypatch.setattr(control, "run_command", lambda _switch, line: done.append(line) or "")
+def test_a_line_cut_short_is_no_command(served: tuple[ControlledSwitch, PromptServer, str]) -> None:
+    running, server, address = served
     with connect(address) as client:
-        client.sendall(b"help\n" * 20)
-        server.serve()
-        server.serve()
-        assert (len(done), server.busy) == (8, True)
-        for _ in range(5):
-            server.serve()
-        assert (len(done), server.busy) == (20, False)
+        client.sendall(b"register_write seen 1 7")
+    assert clients_become(server, 0)
+    assert running.register_read("seen", 1) == 0
+
+
+def test_few_pieces_of_work_a_turn(served: tuple[ControlledSwitch, PromptServer, str]) -> None:
+    _, server, _ = served
+    done: list[str] = []
+    with ThreadPoolExecutor(20) as pool:
+        for _ in range(20):
+            pool.submit(server.turns.carry_out, lambda: done.append("done"))
+        deadline = time.monotonic() + 20
+        while len(server.turns._waiting) < 20 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        for count in (PER_TURN, 2 * PER_TURN, 20):
+            assert select.select([server.turns], [], [], 20)[0], "it calls again while work waits"
+            server.turns.serve()
+            assert len(done) == count
+    assert not select.select([server.turns], [], [], 0)[0]
+
+
+def test_work_of_a_switch_that_has_ended_is_given_up() -> None:
+    turns = Turns()
+    with ThreadPoolExecutor(1) as pool:
+        work = pool.submit(turns.carry_out, lambda: None)
+        assert select.select([turns], [], [], 20)[0]
+        turns.close()
+        with pytest.raises(TimeoutError):
+            work.result(20)
+    with pytest.raises(TimeoutError):
+        turns.carry_out(lambda: None)
 
 
 def test_too_many_clients_are_turned_away(served: tuple[ControlledSwitch, PromptServer, str]) -> None:
     _, server, address = served
     clients = []
-    for _ in range(40):
+    for count in range(1, 41):
         clients.append(connect(address))
-        server.serve()
-    assert len(server._connections) == control.CLIENTS_MAX
+        if count > control.CLIENTS_MAX:
+            assert clients[-1].recv(1) == b""
+        assert clients_become(server, min(count, control.CLIENTS_MAX))
     for client in clients:
         client.close()
-    for _ in range(40):
-        server.serve()
-    assert not server._connections
+    assert clients_become(server, 0)
 
 
 def test_an_address_is_taken_once_and_a_stale_one_again(tmp_path: Path) -> None:
     address = str(tmp_path / "c.sock")
-    first = PromptServer(switch(), address)
+    first = PromptServer(switch(), address, Turns())
     with pytest.raises(P4Error, match=r"a switch answers at .* already; give this one another"):
-        PromptServer(switch(), address)
-    first._listener.close()  # as when a switch is killed: the file stays
-    second = PromptServer(switch(), address)
+        PromptServer(switch(), address, Turns())
+    first.socket.close()  # as when a switch is killed: the file stays
+    second = PromptServer(switch(), address, Turns())
     assert Path(address).stat().st_mode & 0o777 == 0o600
     second.close()
     (tmp_path / "file").write_text("mine")
     with pytest.raises(P4Error, match="is there and no socket"):
-        PromptServer(switch(), str(tmp_path / "file"))
+        PromptServer(switch(), str(tmp_path / "file"), Turns())
     assert (tmp_path / "file").read_text() == "mine"
-    first._selector.close()
 
 
 def test_a_switch_answers_in_a_folder_of_its_users_alone(
@@ -352,7 +377,7 @@ def test_a_switch_answers_in_a_folder_of_its_users_alone(
     monkeypatch.setattr(control.tempfile, "tempdir", str(folder))
     address = Path(control.default_address())
     assert address.parent.parent == folder
-    server = PromptServer(switch(), str(address))
+    server = PromptServer(switch(), str(address), Turns())
     assert address.parent.stat().st_mode & 0o777 == 0o700
     assert server.warnings == []
     server.close()
@@ -366,12 +391,12 @@ def test_a_switch_answers_in_a_folder_of_its_users_alone(
 
 
 def test_addresses_that_others_reach_are_warned_about(tmp_path: Path) -> None:
-    with contextlib.closing(PromptServer(switch(), "127.0.0.1:0")) as server:
+    with contextlib.closing(PromptServer(switch(), "127.0.0.1:0", Turns())) as server:
         (warning,) = server.warnings
     assert warning == "127.0.0.1:0: every user of this machine can give commands; a --control PATH is yours alone"
     (shared := tmp_path / "shared").mkdir()
     shared.chmod(0o1777)
-    with contextlib.closing(PromptServer(switch(), str(shared / "s1.sock"))) as server:
+    with contextlib.closing(PromptServer(switch(), str(shared / "s1.sock"), Turns())) as server:
         (warning,) = server.warnings
     assert "others can write" in warning
     assert "choose a folder of mode 0700" in warning
@@ -421,12 +446,14 @@ def test_a_client_over_loopback_tcp_says_what_failed(capsys: pytest.CaptureFixtu
 SERVE = """
 import select, sys
 from p4vm.host.control import PromptServer
+from p4vm.host.turns import Turns
 from everything import switch
-server = PromptServer(switch(), f"127.0.0.1:{sys.argv[1]}")
+turns = Turns()
+server = PromptServer(switch(), f"127.0.0.1:{sys.argv[1]}", turns)
 print("up", flush=True)
 while True:
-    select.select([server], [], [], 0 if server.busy else 20)
-    server.serve()
+    select.select([turns], [], [], 20)
+    turns.serve()
 """
 
 

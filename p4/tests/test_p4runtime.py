@@ -105,7 +105,7 @@ class Served:
         self.switch = running
         self.service = RuntimeService(running, "127.0.0.1:0", device=7, cpu_port=510)
         assert self.service.cpu is not None
-        options = SoftwareSwitchOptions(control=str(folder / "c"), cpu=self.service.cpu.port, extra=self.service.turns)
+        options = SoftwareSwitchOptions(control=str(folder / "c"), cpu=self.service.cpu.port, turns=self.service.turns)
         self.host = Host(running, {}, options)
         self.thread = threading.Thread(target=self.host.run)
         self.thread.start()

@@ -346,7 +346,7 @@ def _controllers(
 
     _warn(unserved(switch.program))
     with RuntimeService(switch, address, device, cpu_port) as service:
-        options.extra, options.cpu = service.turns, None if service.cpu is None else service.cpu.port
+        options.turns, options.cpu = service.turns, None if service.cpu is None else service.cpu.port
         typer.echo(f"P4Runtime at {address}, device {device}: whoever reaches it controls the switch")
         yield
 

@@ -3,7 +3,7 @@
 A line is a command (`table_dump ipv4_lpm`) or {"command": …} or {"complete": "table_add ip"}. The answer:
 {"ok": true, "text": …}, {"ok": true, "words": […]} or {"ok": false, "error": …}. A client may send any bytes: what
 isn't text is answered by an error, what is too long ends the connection, and a client that doesn't read is dropped. A
-few commands are carried out per turn, so that packets never wait for a client.
+thread for each client reads and writes; its commands are carried out between packets, by the switch's (`Turns`).
 """
 
 from __future__ import annotations
@@ -11,25 +11,28 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import socket
+import socketserver
 import stat
 import struct
 import tempfile
-from collections import deque
-from dataclasses import dataclass, field
+import threading
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from p4vm.cache import folder_of_ones_own
 from p4vm.commands.line import LINE_MAX, complete, error_line, run_command
 from p4vm.control.controlled_switch import ControlledSwitch
+from p4vm.host.turns import Turns
 from p4vm.source import P4Error
 
 CLIENTS_MAX = 32
-COMMANDS_PER_TURN = 8
 ANSWER_MAX = 8 << 20
-READ_BYTES = 1 << 16
+LOOK_S = 3600.0
+"""How often the server looks whether it is to end: never in practice, as `close` wakes it."""
+SEND_S = 10
+"""How long an answer may wait for a client that doesn't read."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -131,162 +134,86 @@ class PromptClient:
         self._socket.close()
 
 
-class Served(Protocol):
-    """`fileno` is readable when `serve` has something to do."""
+class _Client(socketserver.StreamRequestHandler):
+    """One client's lines, answered one after the other."""
 
-    def fileno(self) -> int: ...
+    server: PromptServer
 
-    def serve(self) -> None: ...
+    def handle(self) -> None:
+        seconds = struct.pack("ll", SEND_S, 0)
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+        with contextlib.suppress(OSError):  # the client is gone or doesn't read, or the switch has ended
+            while line := self.rfile.readline(LINE_MAX + 1):
+                if not line.endswith(b"\n"):
+                    if len(line) > LINE_MAX:
+                        self._say({"ok": False, "error": f"a line of more than {LINE_MAX} bytes"})
+                    return
+                self._say(self.server.turns.carry_out(partial(answer, self.server.switch, line)))
+
+    def _say(self, content: dict[str, object]) -> None:
+        encoded = json.dumps(content).encode() + b"\n"
+        if len(encoded) > ANSWER_MAX:
+            encoded = b'{"ok": false, "error": "the answer is too long; ask for a part of it"}\n'
+        self.wfile.write(encoded)
 
 
-@dataclass(slots=True, eq=False)
-class _Connection:
-    """A client as the switch sees it."""
+class PromptServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    """Takes commands for a switch from its start until `close`. Raises P4Error: the address can't be had."""
 
-    socket: socket.socket
-    received: bytearray = field(default_factory=bytearray)
-    lines: deque[bytes] = field(default_factory=deque)
-    answers: bytearray = field(default_factory=bytearray)
-    ending: bool = False
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = CLIENTS_MAX
 
-
-class PromptServer:
-    """Takes commands for a switch. `fileno` is readable when `serve` has something to do; nothing blocks."""
-
-    def __init__(self, switch: ControlledSwitch, address: str) -> None:
-        self._switch = switch
-        self.address = address
-        self._selector = selectors.EpollSelector()
-        self._connections: dict[int, _Connection] = {}
-        self._listener, self._inode = _listen(address)
+    def __init__(self, switch: ControlledSwitch, address: str, turns: Turns) -> None:
+        self.switch, self.address, self.turns = switch, address, turns
+        self.clients: set[socket.socket] = set()
+        self._inode: int | None = None
+        place = parse_address(address)
+        try:
+            if isinstance(place, str):
+                self.address_family = socket.AF_UNIX
+                _clear_stale(place)
+            elif ":" in place[0]:
+                self.address_family = socket.AF_INET6
+            super().__init__(place, _Client)  # type: ignore[arg-type]  # a path is one, too
+        except OSError as error:
+            raise P4Error(f"can't take commands at {address}: {error.strerror}; give another --control") from None
         self.warnings = exposure(address)
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._accepting = threading.Thread(target=self.serve_forever, args=(LOOK_S,), name="commands", daemon=True)
+        self._accepting.start()
 
-    def fileno(self) -> int:
-        return self._selector.fileno()
+    def server_bind(self) -> None:
+        """The file of a UNIX socket is its user's alone."""
+        before = os.umask(0o177)
+        try:
+            super().server_bind()
+        finally:
+            os.umask(before)
+        if self.address_family == socket.AF_UNIX:
+            self._inode = os.stat(self.address).st_ino
 
-    def serve_too(self, other: Served) -> None:
-        """Let `serve` serve this, too."""
-        self._selector.register(other, selectors.EVENT_READ, other.serve)
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        if len(self.clients) >= CLIENTS_MAX:
+            return False
+        self.clients.add(request)
+        return True
 
-    @property
-    def busy(self) -> bool:
-        """Whether commands still wait: call `serve` again after the next packets."""
-        return any(connection.lines for connection in self._connections.values())
-
-    def serve(self) -> None:
-        """Accept, read, carry out, answer: what is possible without blocking."""
-        for key, events in self._selector.select(0):
-            if key.fileobj is self._listener:
-                self._accept()
-                continue
-            if key.data is not None:
-                key.data()
-                continue
-            connection = self._connections.get(key.fd)
-            if connection is not None and events & selectors.EVENT_READ:
-                self._read(connection)
-            if connection is not None and events & selectors.EVENT_WRITE and key.fd in self._connections:
-                self._write(connection)
-        left = COMMANDS_PER_TURN
-        for connection in list(self._connections.values()):
-            while connection.lines and left:
-                left -= 1
-                self._answer(connection, connection.lines.popleft())
-            self._write(connection)
+    def shutdown_request(self, request: Any) -> None:
+        self.clients.discard(request)
+        super().shutdown_request(request)
 
     def close(self) -> None:
         """Ends all connections and takes the socket's file away."""
-        for connection in list(self._connections.values()):
-            self._drop(connection)
-        self._selector.close()
-        self._listener.close()
+        for open_socket in (self.socket, *self.clients):
+            with contextlib.suppress(OSError):
+                open_socket.shutdown(socket.SHUT_RDWR)
+        self.shutdown()
+        self.server_close()
+        self._accepting.join()
         if self._inode is not None:
             with contextlib.suppress(OSError):
                 if os.stat(self.address).st_ino == self._inode:
                     os.unlink(self.address)
-
-    def _accept(self) -> None:
-        try:
-            accepted, _ = self._listener.accept()
-        except OSError:
-            return
-        accepted.setblocking(False)
-        if len(self._connections) >= CLIENTS_MAX:
-            accepted.close()
-            return
-        self._connections[accepted.fileno()] = _Connection(accepted)
-        self._selector.register(accepted, selectors.EVENT_READ)
-
-    def _read(self, connection: _Connection) -> None:
-        try:
-            data = connection.socket.recv(READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._drop(connection)
-            return
-        if not data:
-            if connection.lines or connection.answers:
-                connection.ending = True  # it closed its side, and still reads
-                self._watch(connection)
-            else:
-                self._drop(connection)
-            return
-        connection.received += data
-        *lines, rest = bytes(connection.received).split(b"\n")
-        connection.received = bytearray(rest)
-        connection.lines.extend(lines)
-        if len(rest) > LINE_MAX:
-            connection.received.clear()
-            self._say(connection, {"ok": False, "error": f"a line of more than {LINE_MAX} bytes"})
-            connection.ending = True
-        self._watch(connection)
-
-    def _watch(self, connection: _Connection) -> None:
-        """Ask for what is of use: no more lines while many wait, room to write while answers wait."""
-        if connection.socket.fileno() not in self._connections:
-            return
-        events = selectors.EVENT_WRITE if connection.answers else 0
-        if not connection.ending and len(connection.lines) <= COMMANDS_PER_TURN:
-            events |= selectors.EVENT_READ
-        # without any event it would not be registered; one that ends is written to or dropped
-        self._selector.modify(connection.socket, events or selectors.EVENT_WRITE)
-
-    def _answer(self, connection: _Connection, line: bytes) -> None:
-        self._say(connection, answer(self._switch, line))
-
-    def _say(self, connection: _Connection, content: dict[str, object]) -> None:
-        encoded = json.dumps(content).encode() + b"\n"
-        if len(encoded) > ANSWER_MAX:
-            encoded = b'{"ok": false, "error": "the answer is too long; ask for a part of it"}\n'
-        connection.answers += encoded
-        if len(connection.answers) > 2 * ANSWER_MAX:
-            self._drop(connection)  # it asks and does not read
-
-    def _write(self, connection: _Connection) -> None:
-        if connection.socket.fileno() not in self._connections:
-            return
-        if connection.answers:
-            try:
-                sent_bytes = connection.socket.send(connection.answers)
-            except BlockingIOError:
-                sent_bytes = 0
-            except OSError:
-                self._drop(connection)
-                return
-            del connection.answers[:sent_bytes]
-        if connection.ending and not connection.answers and not connection.lines:
-            self._drop(connection)
-        else:
-            self._watch(connection)
-
-    def _drop(self, connection: _Connection) -> None:
-        number = connection.socket.fileno()
-        if self._connections.pop(number, None) is not None:
-            self._selector.unregister(connection.socket)
-            connection.socket.close()
-        connection.lines.clear()
 
 
 def answer(switch: ControlledSwitch, line: bytes) -> dict[str, object]:
@@ -303,32 +230,6 @@ def answer(switch: ControlledSwitch, line: bytes) -> dict[str, object]:
         return {"ok": False, "error": error_line(error)}
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
         return {"ok": False, "error": "Error: no command: expected one line of UTF-8 text, or of JSON"}
-
-
-def _listen(text: str) -> tuple[socket.socket, int | None]:
-    """The listening socket, and the inode of a UNIX socket's file. Raises P4Error."""
-    address = parse_address(text)
-    try:
-        if not isinstance(address, str):
-            listener = socket.create_server(address, backlog=CLIENTS_MAX)
-            listener.setblocking(False)
-            return listener, None
-        _clear_stale(address)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            before = os.umask(0o177)
-            try:
-                listener.bind(address)
-            finally:
-                os.umask(before)
-            listener.listen(CLIENTS_MAX)
-            listener.setblocking(False)
-            return listener, os.stat(address).st_ino
-        except BaseException:
-            listener.close()
-            raise
-    except OSError as error:
-        raise P4Error(f"can't take commands at {text}: {error.strerror}; give another --control") from None
 
 
 def _clear_stale(path: str) -> None:

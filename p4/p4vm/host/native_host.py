@@ -78,10 +78,9 @@ class NativeHost(Host):
             engine.alive, *(_address(engine.library, name) for name in ("run", "outputs", "data", "set_replicas"))
         )
         about = (ctypes.c_int32 * (5 * len(self.port_states)))(*self._about())
-        control = NO_FILE if self.control is None else self.control.fileno()
         started_ns = int(self._started * 1e9)
         self._handle = self._library.p4_host_new(
-            ctypes.byref(self._calls), len(self.port_states), about, control, FRAME_MAX, started_ns
+            ctypes.byref(self._calls), len(self.port_states), about, self.turns.fileno(), FRAME_MAX, started_ns
         )
         if self._handle is None:
             self.close()
@@ -104,8 +103,7 @@ class NativeHost(Host):
                 self._library.p4_host_set_queue(self._handle, index, depth, rate)
         if self._engine.waiting:
             self._engine.fill_tables()
-        busy = self.control is not None and self.control.busy
-        self._library.p4_host_run(self._handle, 0 if busy else int(seconds * 1e6))
+        self._library.p4_host_run(self._handle, int(seconds * 1e6))
 
     def counts(self) -> dict[int, PortCounts]:
         if self._handle is None:

@@ -22,9 +22,10 @@ from typing import BinaryIO
 
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.host import pcap
-from p4vm.host.control import PromptServer, Served
+from p4vm.host.control import PromptServer
 from p4vm.host.ports import InterfacePort, open_port, receive, room_for
 from p4vm.host.queues import OutputQueue
+from p4vm.host.turns import Turns
 
 BATCH = 64
 """Packets taken from one port before the others have their turn."""
@@ -37,14 +38,14 @@ AGAIN_S = 0.0005
 @dataclass(slots=True)
 class SoftwareSwitchOptions:
     """pcap: folder for captures of every interface, in and out. control: address for commands, None: none.
-    log: gets lines of log_msg and digests. cpu: a port that is no interface. extra: what else is done between packets,
-    where there is a control address."""
+    log: gets lines of log_msg and digests. cpu: a port that is no interface. turns: through which others have work
+    done between packets, closed with the host; None: only commands are."""
 
     pcap: Path | None = None
     control: str | None = None
     log: Callable[[str], None] | None = None
     cpu: InterfacePort | None = None
-    extra: Served | None = None
+    turns: Turns | None = None
 
 
 @dataclass(slots=True)
@@ -112,6 +113,7 @@ class Host:
         self.switch = switch
         self.options = options or SoftwareSwitchOptions()
         self.port_states: dict[int, _PortState] = {}
+        self.turns = self.options.turns or Turns()
         self.control: PromptServer | None = None
         self.no_port = 0
         self._selector = selectors.DefaultSelector()
@@ -136,12 +138,10 @@ class Host:
         if self.options.cpu is not None:
             state = self.port_states[self.options.cpu.number] = _PortState(self.options.cpu, OutputQueue(1, 0))
             self._selector.register(state.port.socket, selectors.EVENT_READ, state)
+        self._selector.register(self.turns, selectors.EVENT_READ)
         self.switch.ports = dict(ports)
         if self.options.control is not None:
-            self.control = PromptServer(self.switch, self.options.control)
-            self._selector.register(self.control, selectors.EVENT_READ)
-            if self.options.extra is not None:
-                self.control.serve_too(self.options.extra)
+            self.control = PromptServer(self.switch, self.options.control, self.turns)
 
     @property
     def warnings(self) -> list[str]:
@@ -160,18 +160,14 @@ class Host:
         while not self._stopping and (end is None or time.monotonic() < end):
             left = IDLE_S if end is None else min(IDLE_S, max(0.0, end - time.monotonic()))
             self.turn(left)
-            self._listen()
+            self.turns.serve()
+            self._show_log()
         self._stopping = False
         self._show_log()
 
     def stop(self) -> None:
         """Let `run`, this one or the next, return after a pass; any thread or signal handler may call it."""
         self._stopping = True
-
-    def _listen(self) -> None:
-        if self.control is not None:
-            self.control.serve()
-        self._show_log()
 
     def _show_log(self) -> None:
         lines = self.switch.engine.take_log()
@@ -191,8 +187,6 @@ class Host:
         waits = [wait for state in self.port_states.values() if (wait := state.queue.wait_us(now)) is not None]
         if waits:
             seconds = min(seconds, max(min(waits) / 1e6, AGAIN_S))
-        if self.control is not None and self.control.busy:
-            seconds = 0.0
         for key, _ in self._selector.select(seconds):
             if isinstance(key.data, _PortState):
                 self._take(key.data)
@@ -292,6 +286,7 @@ class Host:
     def close(self) -> None:
         """Close interfaces, captures and control socket. May be called again."""
         self._selector.close()
+        self.turns.close()
         if self.control is not None:
             self.control.close()
             self.control = None

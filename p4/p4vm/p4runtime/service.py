@@ -1,7 +1,7 @@
 """The P4Runtime service of one switch: its calls, one method each, over gRPC.
 
-    with Service(switch, "127.0.0.1:9559", cpu_port=510) as service:
-        host = Host(switch, ports, HostOptions(control=…, turns=service.turns, cpu=service.cpu.port))
+    with RuntimeService(switch, "127.0.0.1:9559", cpu_port=510) as service:
+        host = Host(switch, ports, SoftwareSwitchOptions(control=…, turns=service.turns, cpu=service.cpu.port))
         host.run()
 
 gRPC's threads only wait: what touches the switch is done between packets, by the host's thread (`Turns`).
@@ -23,12 +23,12 @@ from google.rpc import code_pb2, status_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
 from p4vm.control.controlled_switch import ControlledSwitch
+from p4vm.host.turns import Turns
 from p4vm.p4runtime.clients import Clients, RuntimeClient
 from p4vm.p4runtime.cpu import CpuPort, packet_in
 from p4vm.p4runtime.refusal import INVALID, RuntimeRefusal, unimplemented
 from p4vm.p4runtime.runtime_pipeline import ForwardingPipeline
 from p4vm.p4runtime.state import RuntimeState
-from p4vm.p4runtime.turns import Turns
 from p4vm.source import P4Error
 
 API_VERSION = "1.5.0"
@@ -95,6 +95,9 @@ class RuntimeService:
             return self.turns.carry_out(work)
         except RuntimeRefusal as error:
             context.abort(CANONICAL[error.code], error.message)
+            raise
+        except TimeoutError:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the switch has ended, or doesn't answer")
             raise
 
     # ---- state

@@ -1,20 +1,18 @@
-"""Work of gRPC's threads, carried out between packets by the thread that has the switch."""
+"""Work of other threads, carried out between packets by the thread that has the switch."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from google.rpc import code_pb2
-
-from p4vm.p4runtime.refusal import RuntimeRefusal
-
 Answer = TypeVar("Answer")
 WAIT_S = 60.0
-PER_TURN = 64
+PER_TURN = 8
 """Pieces of work before packets have their turn."""
 
 
@@ -24,37 +22,44 @@ class Turns:
     def __init__(self) -> None:
         self._waiting: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._lock = threading.Lock()
         self._closed = False
 
     def fileno(self) -> int:
         return self._wakeup
 
     def carry_out(self, work: Callable[[], Answer]) -> Answer:
-        """What `work` returns or raises, from any thread. Raises RuntimeRefusal where the switch has ended."""
+        """What `work` returns or raises, from any thread but the switch's. Raises TimeoutError: the switch has ended or
+        doesn't answer within WAIT_S."""
         done: Future[Answer] = Future()
-        if not self._closed:
+        with self._lock:
+            if self._closed:
+                raise TimeoutError
             self._waiting.append((work, done))
             os.eventfd_write(self._wakeup, 1)
-        try:
-            return done.result(timeout=0 if self._closed else WAIT_S)
-        except TimeoutError:
-            raise RuntimeRefusal(code_pb2.UNAVAILABLE, "the switch has ended, or doesn't answer") from None
+        return done.result(timeout=WAIT_S)
 
     def serve(self) -> None:
-        """In the thread that has the switch."""
-        os.eventfd_read(self._wakeup)
+        """In the thread that has the switch; returns at once where nothing waits."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wakeup)
         for _ in range(min(PER_TURN, len(self._waiting))):
             work, done = self._waiting.popleft()
             try:
                 done.set_result(work())
             except BaseException as error:
                 done.set_exception(error)
+                if not isinstance(error, Exception):  # Ctrl-C
+                    raise
         if self._waiting:
             os.eventfd_write(self._wakeup, 1)
 
     def close(self) -> None:
-        """Work that waits is given up."""
-        self._closed = True
+        """Work that waits is given up. May be called again."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            os.close(self._wakeup)
         while self._waiting:
             self._waiting.popleft()[1].set_exception(TimeoutError())
-        os.close(self._wakeup)
