@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 from p4vm.control.control_cells import instances
-from p4vm.control.control_profiles import profile_states
+from p4vm.control.control_profiles import ProfileState, profile_states
 from p4vm.control.control_values import full_mask, width_of
 from p4vm.control.core import parameter_name
 from p4vm.ir import ir_nodes as ir
@@ -51,40 +50,34 @@ class _Ids:
     """Ids of names: those that @id gives, else hashes; two names that hash alike get different ones."""
 
     def __init__(self, program: ir.ProgramIr) -> None:
-        self._annotated = dict(_annotated_ids(program))
-        self._names = {number: name for name, number in self._annotated.items()}
-        self._aliases: dict[tuple[int, str], str] = {}
+        named = [(TABLE, table.name, table.annotations) for table in program.tables]
+        named += [(ACTION, action.name, action.annotations) for table in program.tables for action in table.actions]
+        named += [(PROFILE, name, {}) for name in profile_states(program)]
+        named += [(VALUE_SET, part.name, {}) for part in program.value_sets]
+        for kind, word in _KINDS.items():
+            named += [(kind, name, part.annotations) for name, part in instances(program, word).items()]
+        parts = {(kind, name): notes.get("id", "").strip().lower() for kind, name, notes in named}
+        counts = Counter((kind, end) for kind, name in parts for end in _ends(name))
+        self._aliases = {
+            (kind, name): next((end for end in _ends(name) if counts[kind, end] == 1), name) for kind, name in parts
+        }
+        self._ids = {
+            part: part[0] << 24 | int(text, 0) & ID_MASK
+            for part, text in parts.items()
+            if text.startswith("0x") or text.isdecimal()
+        }
+        self._parts = {number: part for part, number in self._ids.items()}
 
     def alias(self, kind: int, name: str) -> str:
         return self._aliases.get((kind, name), name)
 
-    def name_all(self, kind: int, names: Iterable[str]) -> None:
-        """Aliases for all names of one kind."""
-        counts = Counter(end for name in set(names) for end in _ends(name))
-        for name in names:
-            self._aliases[kind, name] = next((end for end in _ends(name) if counts[end] == 1), name)
-
     def of(self, kind: int, name: str) -> int:
-        annotated = self._annotated.get((kind, name))
-        if annotated is not None:
-            return kind << 24 | annotated
-        number = jenkins_hash(name) & ID_MASK
-        while self._names.setdefault(kind << 24 | number, (kind, name)) != (kind, name):
-            number = number + 1 & ID_MASK
-        return kind << 24 | number
-
-
-def _annotated_ids(program: ir.ProgramIr) -> Iterator[tuple[tuple[int, str], int]]:
-    """Ids that annotations give."""
-    named: list[tuple[int, str, dict[str, str]]] = []
-    for table in program.tables:
-        named.append((TABLE, table.name, table.annotations))
-        named += [(ACTION, action.name, action.annotations) for action in table.actions]
-    for kind, word in _KINDS.items():
-        named += [(kind, name, part.annotations) for name, part in instances(program, word).items()]
-    for kind, name, notes in named:
-        if (text := notes.get("id", "").strip().lower()).startswith("0x") or text.isdecimal():
-            yield (kind, name), int(text, 0) & ID_MASK
+        if (kind, name) not in self._ids:
+            number = jenkins_hash(name) & ID_MASK
+            while self._parts.setdefault(kind << 24 | number, (kind, name)) != (kind, name):
+                number = number + 1 & ID_MASK
+            self._ids[kind, name] = kind << 24 | number
+        return self._ids[kind, name]
 
 
 def _ends(name: str) -> list[str]:
@@ -97,27 +90,19 @@ def p4info(program: ir.ProgramIr) -> dict[str, Any]:
     """The P4Info message as JSON holds it."""
     ids = _Ids(program)
     actions = {action.name: action for table in program.tables for action in table.actions}
-    ids.name_all(ACTION, list(actions))
-    ids.name_all(TABLE, [table.name for table in program.tables])
-    ids.name_all(PROFILE, list(profile_states(program)))
-    for kind, word in _KINDS.items():
-        ids.name_all(kind, list(instances(program, word)))
-    ids.name_all(VALUE_SET, [part.name for part in program.value_sets])
     message: dict[str, Any] = {
         "pkgInfo": {"arch": program.architecture.name},
         "tables": [_table(table, ids) for table in program.tables],
         "actions": [_action(action, ids) for _, action in sorted(actions.items())],
-        "actionProfiles": _profiles(program, ids),
-        "counters": [
-            _preamble(COUNTER, name, ids) | {"spec": {"unit": _unit(part)}, "size": str(part.cells)}
-            for name, part in sorted(instances(program, "counter").items())
+        "actionProfiles": [_profile(part, ids) for _, part in sorted(profile_states(program).parts.items())],
+        "counters": [_array(COUNTER, part, ids) for _, part in sorted(instances(program, "counter").items())],
+        "directCounters": [
+            _direct(DIRECT_COUNTER, table.counter, table, ids) for table in program.tables if table.counter is not None
         ],
-        "directCounters": _direct(program, ids, DIRECT_COUNTER),
-        "meters": [
-            _preamble(METER, name, ids) | {"spec": {"unit": _unit(part)}, "size": str(part.cells)}
-            for name, part in sorted(instances(program, "meter").items())
+        "meters": [_array(METER, part, ids) for _, part in sorted(instances(program, "meter").items())],
+        "directMeters": [
+            _direct(DIRECT_METER, table.meter, table, ids) for table in program.tables if table.meter is not None
         ],
-        "directMeters": _direct(program, ids, DIRECT_METER),
         "controllerPacketMetadata": [_header(name, part, ids) for name, part in program.controller_headers.items()],
         "valueSets": [_value_set(part, ids) for part in program.value_sets],
         "registers": [_register(part, ids) for _, part in sorted(instances(program, "register").items())],
@@ -162,8 +147,18 @@ def _preamble(kind: int, name: str, ids: _Ids) -> dict[str, Any]:
     return {"preamble": {"id": ids.of(kind, name), "name": name, "alias": ids.alias(kind, name)}}
 
 
-def _unit(part: ir.ExternInstance) -> str:
-    return next((_UNITS[a] for a in part.arguments if isinstance(a, str) and a in _UNITS), "BOTH")
+def _array(kind: int, part: ir.ExternInstance, ids: _Ids) -> dict[str, Any]:
+    """A counter or meter."""
+    return _preamble(kind, part.name, ids) | _spec(part) | {"size": str(part.cells)}
+
+
+def _direct(kind: int, part: ir.ExternInstance, table: ir.Table, ids: _Ids) -> dict[str, Any]:
+    return _preamble(kind, part.name, ids) | _spec(part) | {"directTableId": ids.of(TABLE, table.name)}
+
+
+def _spec(part: ir.ExternInstance) -> dict[str, Any]:
+    unit = next((_UNITS[a] for a in part.arguments if isinstance(a, str) and a in _UNITS), "BOTH")
+    return {"spec": {"unit": unit}}
 
 
 def _table(table: ir.Table, ids: _Ids) -> dict[str, Any]:
@@ -193,19 +188,23 @@ def _table(table: ir.Table, ids: _Ids) -> dict[str, Any]:
 
 def _default_action(table: ir.Table, ids: _Ids) -> dict[str, Any]:
     action = table.actions[table.default]
-    message: dict[str, Any] = {"actionId": ids.of(ACTION, action.name)}
     values = zip(action.data, table.default_arguments, strict=True)
     arguments = [
-        {"paramId": place, "value": base64.b64encode(shortest(value, parameter.variable.type)).decode()}
+        {"paramId": place, "value": _encoded(value, parameter.variable.type)}
         for place, (parameter, value) in enumerate(values, 1)
     ]
-    return message | ({"arguments": arguments} if arguments else {})
+    return {"actionId": ids.of(ACTION, action.name)} | ({"arguments": arguments} if arguments else {})
 
 
 def shortest(value: int, kind: ir.Type) -> bytes:
     """A value as P4Runtime writes it: without bytes of zeros in front."""
     bits = value & full_mask(kind)
     return bits.to_bytes(max(1, (bits.bit_length() + 7) // 8), "big")
+
+
+def _encoded(value: int, kind: ir.Type) -> str:
+    """As JSON has bytes."""
+    return base64.b64encode(shortest(value, kind)).decode()
 
 
 def _action_reference(action: ir.TableAction, ids: _Ids) -> dict[str, Any]:
@@ -226,27 +225,12 @@ def _action(action: ir.TableAction, ids: _Ids) -> dict[str, Any]:
     return message
 
 
-def _profiles(program: ir.ProgramIr, ids: _Ids) -> list[dict[str, Any]]:
-    message = []
-    for name, profile in sorted(profile_states(program).parts.items()):
-        entry = _preamble(PROFILE, name, ids)
-        entry["tableIds"] = [ids.of(TABLE, table) for table in profile.tables]
-        if profile.selects:
-            entry["withSelector"] = True
-        message.append(entry | {"size": str(profile.size)})
-    return message
-
-
-def _direct(program: ir.ProgramIr, ids: _Ids, kind: int) -> list[dict[str, Any]]:
-    message = []
-    for table in program.tables:
-        part = table.counter if kind == DIRECT_COUNTER else table.meter
-        if part is not None:
-            message.append(
-                _preamble(kind, part.name, ids)
-                | {"spec": {"unit": _unit(part)}, "directTableId": ids.of(TABLE, table.name)}
-            )
-    return message
+def _profile(profile: ProfileState, ids: _Ids) -> dict[str, Any]:
+    message = _preamble(PROFILE, profile.name, ids)
+    message["tableIds"] = [ids.of(TABLE, table) for table in profile.tables]
+    if profile.selects:
+        message["withSelector"] = True
+    return message | {"size": str(profile.size)}
 
 
 def _value_set(part: ir.ValueSet, ids: _Ids) -> dict[str, Any]:
@@ -260,8 +244,6 @@ def _value_set(part: ir.ValueSet, ids: _Ids) -> dict[str, Any]:
 
 
 def _register(part: ir.ExternInstance, ids: _Ids) -> dict[str, Any]:
-    kind = part.type_arguments[0] if part.type_arguments else ir.Bits(32)
-    width = width_of(kind)
-    form = "int" if is_signed(kind) else "bit"
-    spec = {"bitstring": {form: {"bitwidth": width}}}
+    form = "int" if is_signed(part.cell) else "bit"
+    spec = {"bitstring": {form: {"bitwidth": width_of(part.cell)}}}
     return _preamble(REGISTER, part.name, ids) | {"typeSpec": spec, "size": part.cells}

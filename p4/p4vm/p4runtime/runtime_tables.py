@@ -13,8 +13,8 @@ from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.control.p4info import shortest
 from p4vm.engine import ActionCall, MemberRef, TableEntry
 from p4vm.ir import ir_nodes as ir
-from p4vm.p4runtime.meters import fill_meter, set_meter
 from p4vm.p4runtime.refusal import INVALID, RuntimeRefusal, refusing, unimplemented
+from p4vm.p4runtime.runtime_cells import fill_counter, fill_meter, write_counter, write_meter
 from p4vm.p4runtime.runtime_pipeline import ForwardingPipeline, key_places, number
 from p4vm.p4runtime.runtime_profiles import Profiles
 
@@ -87,11 +87,9 @@ class Tables:
         if entry.HasField("counter_data"):
             if counter is None:
                 raise RuntimeRefusal(INVALID, f"{state.name} has no direct counter")
-            self.switch.counter_write(
-                counter.name, handle, entry.counter_data.packet_count, entry.counter_data.byte_count
-            )
+            write_counter(self.switch, counter.name, handle, entry.counter_data)
         if meter is not None and (entry.HasField("meter_config") or kind == Update.MODIFY):
-            set_meter(self.switch, meter.name, handle, entry.meter_config)
+            write_meter(self.switch, meter.name, handle, entry.meter_config)
         elif entry.HasField("meter_config"):
             raise RuntimeRefusal(INVALID, f"{state.name} has no direct meter")
 
@@ -112,7 +110,7 @@ class Tables:
                 if only is None or entry.handle == only:
                     yield self._message(table, state, entry, query)
 
-    def handle(self, entry: Any) -> tuple[TableState, list[int]]:
+    def handles(self, entry: Any) -> tuple[TableState, list[int]]:
         """The table and the handles that the entry of a DirectCounterEntry or DirectMeterEntry means."""
         table = self.pipeline.part("tables", entry.table_id)
         state = self.switch.tables.parts[table.preamble.name]
@@ -157,10 +155,9 @@ class Tables:
         message.is_const = state.table.entries_const
         counter, meter = state.table.counter, state.table.meter
         if counter is not None and query.HasField("counter_data"):
-            packets, size = self.switch.counter_read(counter.name, entry.handle)
-            message.counter_data.packet_count, message.counter_data.byte_count = packets, size
+            fill_counter(self.switch, counter.name, entry.handle, message.counter_data)
         if meter is not None and query.HasField("meter_config"):
-            fill_meter(message, "meter_config", self.switch.meter_get_rates(meter.name, entry.handle))
+            fill_meter(self.switch, meter.name, entry.handle, message.meter_config)
         return message
 
     # ---- keys

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2
 
-from p4vm.control.control_values import width_of
+from p4vm.control.control_tables import TableState
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.control.multicast_groups import Mirror
-from p4vm.control.p4info import shortest
 from p4vm.engine import PacketReplica
-from p4vm.ir import ir_nodes as ir
-from p4vm.p4runtime.meters import fill_meter, set_meter
 from p4vm.p4runtime.refusal import INVALID, MISSING, RuntimeRefusal, refusing, unimplemented
+from p4vm.p4runtime.runtime_cells import CELLS
 from p4vm.p4runtime.runtime_pipeline import ForwardingPipeline, number
 from p4vm.p4runtime.runtime_profiles import Profiles
 from p4vm.p4runtime.runtime_tables import Tables
@@ -32,133 +31,81 @@ class RuntimeState:
         self.switch: ControlledSwitch = pipeline.switch
         self.profiles = Profiles(pipeline)
         self.tables = Tables(pipeline, self.profiles)
-        self._write: dict[str, Callable[[int, Any], None]] = {
-            "table_entry": self.tables.write,
-            "action_profile_member": self.profiles.write_member,
-            "action_profile_group": self.profiles.write_group,
-            "counter_entry": self._write_counter,
-            "direct_counter_entry": self._write_direct_counter,
-            "meter_entry": self._write_meter,
-            "direct_meter_entry": self._write_direct_meter,
-            "register_entry": self._write_register,
-            "value_set_entry": self._write_value_set,
-            "packet_replication_engine_entry": self._write_copies,
+        self._entities: dict[str, tuple[Callable[[int, Any], None], Callable[[Any], Iterator[Any]] | None]] = {
+            "table_entry": (self.tables.write, self.tables.read),
+            "action_profile_member": (self.profiles.write_member, self.profiles.read_members),
+            "action_profile_group": (self.profiles.write_group, self.profiles.read_groups),
+            "value_set_entry": (self._write_value_set, None),
+            "packet_replication_engine_entry": (self._write_copies, self._read_copies),
         }
-        self._read: dict[str, Callable[[Any], Iterator[Any]]] = {
-            "table_entry": self.tables.read,
-            "action_profile_member": self.profiles.read_members,
-            "action_profile_group": self.profiles.read_groups,
-            "counter_entry": self._read_counters,
-            "direct_counter_entry": self._read_direct_counters,
-            "meter_entry": self._read_meters,
-            "direct_meter_entry": self._read_direct_meters,
-            "register_entry": self._read_registers,
-            "packet_replication_engine_entry": self._read_copies,
-        }
+        for word in CELLS:
+            arrays = partial(self._write_array, word), partial(self._read_array, word)
+            direct = partial(self._write_direct, word), partial(self._read_direct, word)
+            self._entities |= {f"{word}_entry": arrays, f"direct_{word}_entry": direct}
 
     def write(self, update: Any) -> None:
         """Carry out one p4.v1.Update."""
         kind = update.entity.WhichOneof("entity")
         if update.type not in (Update.INSERT, Update.MODIFY, Update.DELETE):
             raise RuntimeRefusal(INVALID, "an update is INSERT, MODIFY or DELETE")
-        if kind not in self._write:
+        write, _ = self._entities.get(kind, (None, None))
+        if write is None:
             raise unimplemented(f"to write {kind or 'nothing'}")
-        self._write[kind](update.type, getattr(update.entity, kind))
+        write(update.type, getattr(update.entity, kind))
 
     def read(self, entity: Any) -> list[Any]:
         """All p4.v1.Entity that a question means."""
         kind = entity.WhichOneof("entity")
-        if kind not in self._read:
+        _, read = self._entities.get(kind, (None, None))
+        if read is None:
             raise unimplemented(f"to read {kind or 'nothing'}")
         with refusing():
-            return [p4runtime_pb2.Entity(**{kind: part}) for part in self._read[kind](getattr(entity, kind))]
+            return [p4runtime_pb2.Entity(**{kind: part}) for part in read(getattr(entity, kind))]
 
-    # ---- counters, meters and registers: arrays
+    # ---- counters, meters and registers
 
-    def _cells(self, kind: str, query: Any, wanted: int) -> Iterator[tuple[int, str, int]]:
+    def _write_array(self, word: str, kind: int, entry: Any) -> None:
+        _only_modify(kind, f"a {word}")
+        field, write, _ = CELLS[word]
+        for _, name, index in self._cells(word, entry):
+            write(self.switch, name, index, getattr(entry, field))
+
+    def _read_array(self, word: str, query: Any) -> Iterator[Any]:
+        field, _, fill = CELLS[word]
+        for part, name, index in self._cells(word, query):
+            message = getattr(p4runtime_pb2, f"{word.title()}Entry")(**{f"{word}_id": part})
+            message.index.index = index
+            fill(self.switch, name, index, getattr(message, field))
+            yield message
+
+    def _cells(self, word: str, query: Any) -> Iterator[tuple[int, str, int]]:
         """(id, name, index) of the cells that are meant: one, all of an array, or all of all arrays."""
-        for part in self.pipeline.parts(kind, wanted):
-            name, every = part.preamble.name, range(part.size)
+        for part in self.pipeline.parts(f"{word}s", getattr(query, f"{word}_id")):
+            every = range(part.size)
             for index in [query.index.index] if query.HasField("index") else every:
-                yield part.preamble.id, name, index
+                yield part.preamble.id, part.preamble.name, index
 
-    def _write_counter(self, kind: int, entry: Any) -> None:
-        _only_modify(kind, "a counter")
-        with refusing():
-            for _, name, index in self._cells("counters", entry, entry.counter_id):
-                self.switch.counter_write(name, index, entry.data.packet_count, entry.data.byte_count)
+    def _write_direct(self, word: str, kind: int, entry: Any) -> None:
+        _only_modify(kind, f"a {word}")
+        field, write, _ = CELLS[word]
+        state, handles = self.tables.handles(entry.table_entry)
+        for handle in handles:
+            write(self.switch, _direct(word, state), handle, getattr(entry, field))
 
-    def _read_counters(self, query: Any) -> Iterator[Any]:
-        for part, name, index in self._cells("counters", query, query.counter_id):
-            packets, size = self.switch.counter_read(name, index)
-            message = p4runtime_pb2.CounterEntry(counter_id=part)
-            message.index.index, message.data.packet_count, message.data.byte_count = index, packets, size
-            yield message
-
-    def _write_meter(self, kind: int, entry: Any) -> None:
-        _only_modify(kind, "a meter")
-        for _, name, index in self._cells("meters", entry, entry.meter_id):
-            set_meter(self.switch, name, index, entry.config)
-
-    def _read_meters(self, query: Any) -> Iterator[Any]:
-        for part, name, index in self._cells("meters", query, query.meter_id):
-            message = p4runtime_pb2.MeterEntry(meter_id=part)
-            message.index.index = index
-            fill_meter(message, "config", self.switch.meter_get_rates(name, index))
-            yield message
-
-    def _write_register(self, kind: int, entry: Any) -> None:
-        _only_modify(kind, "a register")
-        for _, name, index in self._cells("registers", entry, entry.register_id):
-            with refusing():
-                width = width_of(_cell_type(self.switch.registers.parts[name]))
-                self.switch.register_write(name, index, number(entry.data.bitstring, width, name))
-
-    def _read_registers(self, query: Any) -> Iterator[Any]:
-        for part, name, index in self._cells("registers", query, query.register_id):
-            message = p4runtime_pb2.RegisterEntry(register_id=part)
-            message.index.index = index
-            value = self.switch.register_read(name, index)
-            message.data.bitstring = shortest(value, _cell_type(self.switch.registers.parts[name]))
-            yield message
-
-    # ---- direct ones
-
-    def _write_direct_counter(self, kind: int, entry: Any) -> None:
-        _only_modify(kind, "a counter")
-        state, handles = self.tables.handle(entry.table_entry)
-        with refusing():
-            for handle in handles:
-                name = _direct(state.table.counter, state.name, "counter")
-                self.switch.counter_write(name, handle, entry.data.packet_count, entry.data.byte_count)
-
-    def _read_direct_counters(self, query: Any) -> Iterator[Any]:
+    def _read_direct(self, word: str, query: Any) -> Iterator[Any]:
+        field, _, fill = CELLS[word]
         for table in self.pipeline.parts("tables", query.table_entry.table_id):
-            if self.switch.tables.parts[table.preamble.name].table.counter is None and not query.table_entry.table_id:
+            state = self.switch.tables.parts[table.preamble.name]
+            if getattr(state.table, word) is None and not query.table_entry.table_id:
                 continue
             entry = p4runtime_pb2.TableEntry()
             entry.CopyFrom(query.table_entry)
             entry.table_id = table.preamble.id
-            state, handles = self.tables.handle(entry)
-            for handle in handles:
-                packets, size = self.switch.counter_read(_direct(state.table.counter, state.name, "counter"), handle)
-                message = p4runtime_pb2.DirectCounterEntry(table_entry=self.tables.identity(state, handle))
-                message.data.packet_count, message.data.byte_count = packets, size
+            for handle in self.tables.handles(entry)[1]:
+                identity = self.tables.identity(state, handle)
+                message = getattr(p4runtime_pb2, f"Direct{word.title()}Entry")(table_entry=identity)
+                fill(self.switch, _direct(word, state), handle, getattr(message, field))
                 yield message
-
-    def _write_direct_meter(self, kind: int, entry: Any) -> None:
-        _only_modify(kind, "a meter")
-        state, handles = self.tables.handle(entry.table_entry)
-        for handle in handles:
-            set_meter(self.switch, _direct(state.table.meter, state.name, "meter"), handle, entry.config)
-
-    def _read_direct_meters(self, query: Any) -> Iterator[Any]:
-        state, handles = self.tables.handle(query.table_entry)
-        for handle in handles:
-            message = p4runtime_pb2.DirectMeterEntry(table_entry=self.tables.identity(state, handle))
-            name = _direct(state.table.meter, state.name, "meter")
-            fill_meter(message, "config", self.switch.meter_get_rates(name, handle))
-            yield message
 
     # ---- parser value sets
 
@@ -240,14 +187,12 @@ def _there(kind: int, present: bool, what: str) -> None:
         raise RuntimeRefusal(MISSING, f"there is no {what}")
 
 
-def _direct(instance: ir.ExternInstance | None, table: str, what: str) -> str:
+def _direct(word: str, state: TableState) -> str:
+    """The name of a table's direct counter or meter. Raises RuntimeRefusal."""
+    instance = getattr(state.table, word)
     if instance is None:
-        raise RuntimeRefusal(INVALID, f"{table} has no direct {what}")
-    return instance.name
-
-
-def _cell_type(register: ir.ExternInstance) -> ir.Type:
-    return register.type_arguments[0] if register.type_arguments else ir.Bits(32)
+        raise RuntimeRefusal(INVALID, f"{state.name} has no direct {word}")
+    return str(instance.name)
 
 
 def _exact(match: Any, field: Any, name: str) -> tuple[int, int | None]:
