@@ -305,7 +305,7 @@ def test_each_update_that_is_refused_has_its_code(serve: Callable[[ControlledSwi
             table_id=ids["first"], match=exact, action=action(ids["set_tag"], 256))),
         (3, "needs a value for parameter tag", MODIFY, pb.TableEntry(
             table_id=ids["first"], match=exact, action=action(ids["set_tag"]))),
-        (3, "give a priority above 0", INSERT, pb.TableEntry(table_id=ids["filter"], action=action(ids["drop"]))),
+        (3, "give a priority from 1", INSERT, pb.TableEntry(table_id=ids["filter"], action=action(ids["drop"]))),
         (12, "entries that age", INSERT, pb.TableEntry(table_id=ids["first"], match=exact, idle_timeout_ns=1)),
         (0, "", DELETE, first),
     ]  # fmt: skip

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from p4vm.commands.line import COMMANDS, FILE_BYTES_MAX, error_line
-from p4vm.control.control_tables import PRIORITY_MAX, TableState
+from p4vm.control.control_tables import TableState
 from p4vm.control.control_values import SEPARATORS
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.engine import PacketReplica
@@ -111,14 +111,7 @@ def _table_entry(switch: ControlledSwitch, content: object) -> None:
     priority = entry.get("priority")
     if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
         raise P4Error(f"priority: expected a number, got {_what(priority)}")
-    if not state.prioritized:
-        if priority:
-            raise P4Error(f"{state.name} has no ternary, range or optional key, so no priority; leave it out")
-        priority = None
-    elif priority is None or not 0 < priority <= PRIORITY_MAX:
-        raise P4Error(f"{state.name} is {state.kind}: give a priority from 1 to {PRIORITY_MAX} (the greater wins)")
-    rank = None if priority is None else PRIORITY_MAX - priority
-    COMMANDS["table_add"].call(switch, table, action, keys, arguments, rank)
+    COMMANDS["table_add"].call(switch, table, action, keys, arguments, state.rank(priority))
 
 
 def _key(state: TableState, name: str, value: object) -> str:

@@ -59,6 +59,17 @@ class TableState:
         known = ", ".join(key.name for key in self.keys) or "none"
         raise P4Error(f"Table {self.name} has no key {name[:80]}; it has: {known}")
 
+    def rank(self, priority: int | None, top: int = PRIORITY_MAX) -> int | None:
+        """The engine's priority, of which the smaller wins, of one of 1 to `top`, of which the greater wins. None or 0:
+        none is given. Raises P4Error: the table needs one, or has none."""
+        if not self.prioritized:
+            if priority:
+                raise P4Error(f"{self.name} has no ternary, range or optional key, so no priority; leave it out")
+            return None
+        if priority is None or not 0 < priority <= top:
+            raise P4Error(f"{self.name} is {self.kind}: give a priority from 1 to {top} (the greater wins)")
+        return top - priority
+
     def identity(self, keys: tuple[Pair, ...], priority: int) -> tuple[tuple[Pair, ...], int]:
         """What no two entries may share."""
         return keys, priority if self.prioritized else 0
@@ -180,20 +191,6 @@ class TableControl(ControlCore):
             raise refused_table("BAD_MATCH_KEY", f"{state.name} has no entry with this key; see table_dump")
         return handle
 
-    def table_modify_by_key(
-        self, table: str, action: str, keys: Keys, arguments: Arguments = (), priority: int | None = None
-    ) -> int:
-        """As `table_modify` for the entry with this key; its handle."""
-        handle = self.table_find(table, keys, priority)
-        self.table_modify(table, action, handle, arguments)
-        return handle
-
-    def table_delete_by_key(self, table: str, keys: Keys, priority: int | None = None) -> int:
-        """As `table_delete` for the entry with this key; the handle it had."""
-        handle = self.table_find(table, keys, priority)
-        self.table_delete(table, handle)
-        return handle
-
     def table_clear(self, table: str) -> None:
         """Delete all entries; the default action stays."""
         state = self.tables[table]
@@ -201,10 +198,6 @@ class TableControl(ControlCore):
         state.entries.clear()
         state.by_key.clear()
         self._push("table", state.name)
-
-    def table_entries(self, table: str) -> list[TableEntry]:
-        """Entries in the order they were added."""
-        return list(self.tables[table].entries.values())
 
     def table_num_entries(self, table: str) -> int:
         return len(self.tables[table].entries)
@@ -225,12 +218,6 @@ class TableControl(ControlCore):
         state = self.tables[table]
         state.default = state.first_default
         self._push("table", state.name)
-
-    def table_reset(self, table: str) -> None:
-        """Entries and default action as when the program starts."""
-        name = self.tables.full(table)
-        self.tables.parts[name] = table_state(self.tables.parts[name].table)
-        self._push("table", name)
 
     # ---- checks
 

@@ -14,7 +14,7 @@ from p4vm.bit_arithmetic import compute
 from p4vm.fit.chip_model import Access, Effects, Fault, Limits, Memory, Unit, meet, overlap
 from p4vm.fit.registers import UNABLE, ActionBody, flat_widths, is_shift, value_faults
 from p4vm.node import children, nodes
-from p4vm.source import P4Error
+from p4vm.source import P4Error, Position
 from p4vm.tree import tree_nodes as tree
 from p4vm.tree.checked import CallNote, Checked
 
@@ -71,6 +71,9 @@ class Elaboration:
         self._declare(scope)
         self._block(scope, control.body.items)
 
+    def _fault(self, message: str, position: Position, certain: bool = True) -> None:
+        self.faults.append(Fault(message, position, certain))
+
     # ---- declarations
 
     def _declare(self, scope: ElaborationScope) -> None:
@@ -114,12 +117,10 @@ class Elaboration:
         memory = Memory(name, kind.removeprefix("Direct").lower(), entries, width, node.position, alu, kind in DIRECT)
         most = self.limits.register_blocks * self.limits.sram_block_bits
         if memory.bits > most:
-            self.faults.append(
-                Fault(
-                    f"{memory.kind} {node.name} has {entries} cells of {width} bits; one stage holds "
-                    f"{most // width} of them",
-                    node.position,
-                )
+            self._fault(
+                f"{memory.kind} {node.name} has {entries} cells of {width} bits; one stage holds "
+                f"{most // width} of them",
+                node.position,
             )
         self.memories.append(memory)
         return memory
@@ -189,10 +190,8 @@ class Elaboration:
             effects.add(self._call(scope, node))
         elif isinstance(node, tree.Node) and node not in self.checked.constants:
             if isinstance(node, tree.BinaryExpression) and node.operator in UNABLE:
-                self.faults.append(
-                    Fault(
-                        f"Tofino's ALUs can't {UNABLE[node.operator]}", node.position, not is_shift(node, self.checked)
-                    )
+                self._fault(
+                    f"Tofino's ALUs can't {UNABLE[node.operator]}", node.position, not is_shift(node, self.checked)
                 )
             for child in children(node):
                 effects.add(self.effects(scope, child))
@@ -329,12 +328,10 @@ class Elaboration:
         """A gateway tells equal from unequal, and compares with constants; it doesn't order two fields."""
         if isinstance(condition, tree.BinaryExpression) and condition.operator in ("<", "<=", ">", ">="):
             if condition.left not in self.checked.constants and condition.right not in self.checked.constants:
-                self.faults.append(
-                    Fault(
-                        f"a condition can't order two fields ({condition.operator}); subtract them and look at the "
-                        f"top bit, or compare in a register action",
-                        condition.position,
-                    )
+                self._fault(
+                    f"a condition can't order two fields ({condition.operator}); subtract them and look at the "
+                    f"top bit, or compare in a register action",
+                    condition.position,
                 )
         else:
             for child in children(condition):
@@ -442,12 +439,10 @@ class Elaboration:
             touched = {access.memory for access in total.accesses}
             for access in effects.accesses:
                 if access.memory in touched and access.memory.alu:
-                    self.faults.append(
-                        Fault(
-                            f"{access.memory.kind} {access.memory.name} is accessed a second time in one pass, within "
-                            f"action {action.name}; a pass may touch each register once",
-                            access.position,
-                        )
+                    self._fault(
+                        f"{access.memory.kind} {access.memory.name} is accessed a second time in one pass, within "
+                        f"action {action.name}; a pass may touch each register once",
+                        access.position,
                     )
             effects.reads -= set(before)
             total.add(effects)
@@ -456,12 +451,10 @@ class Elaboration:
         """An instruction is carried out or not by a parameter that the control plane gives; by nothing else."""
         fields = self.effects(scope, item.condition).reads - data
         if fields and item.condition not in self.checked.constants:
-            self.faults.append(
-                Fault(
-                    f"action {action.name}: an action of Tofino has no conditions but on what the control plane gives "
-                    f"it, not on {min(fields)}; use a table",
-                    item.position,
-                )
+            self._fault(
+                f"action {action.name}: an action of Tofino has no conditions but on what the control plane gives "
+                f"it, not on {min(fields)}; use a table",
+                item.position,
             )
 
     def _used(self, action: tree.Action, item: tree.StatementNode, effects: Effects, origins: dict[str, int]) -> None:
@@ -474,13 +467,11 @@ class Elaboration:
         for path in sorted(effects.reads | effects.matched) if calls or origin >= COMPUTED else ():
             how = next((h for earlier_path, h in origins.items() if overlap(path, earlier_path)), COPIED)
             if how >= (ANSWERED if calls else COMPUTED):
-                self.faults.append(
-                    Fault(
-                        f"action {action.name} reads {path}, which it computes before: statements of an action run at "
-                        f"once; move this one to a later table",
-                        item.position,
-                        how != COMPUTED,
-                    )
+                self._fault(
+                    f"action {action.name} reads {path}, which it computes before: statements of an action run at "
+                    f"once; move this one to a later table",
+                    item.position,
+                    how != COMPUTED,
                 )
 
     def _action_statement(

@@ -28,12 +28,6 @@ class Calls(ctypes.Structure):
     _fields_ = [(name, ctypes.c_void_p) for name in ("engine", "run", "outputs", "data", "set_replicas")]
 
 
-class PortCounters(ctypes.Structure):
-    """`struct counters`."""
-
-    _fields_ = [(name, ctypes.c_uint64) for name in ("received", "sent", "bundles", "queue_full", "not_sent")]
-
-
 def missing() -> str | None:
     """Why there can be no host in C; None: there can."""
     return None if compiler() is not None else "there is no C compiler"
@@ -44,7 +38,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "p4_host_free": (VOID, [POINTER]),
     "p4_host_run": (VOID, [POINTER, LONG]),
     "p4_host_set_queue": (VOID, [POINTER, UINT, UINT, UINT]),
-    "p4_host_counters": (ctypes.POINTER(PortCounters), [POINTER, UINT]),
+    "p4_host_counters": (ctypes.POINTER(PortCounts), [POINTER, UINT]),
     "p4_host_no_port": (LONG, [POINTER]),
     "p4_host_capture_error": (INT, [POINTER]),
     "p4_host_abi": (UINT, []),
@@ -112,9 +106,7 @@ class NativeHost(Host):
         failed = self._library.p4_host_capture_error(self._handle)
         for index, state in enumerate(self.port_states.values()):
             counters = self._library.p4_host_counters(self._handle, index).contents
-            state.counts = PortCounts(
-                counters.received, counters.sent, counters.bundles, counters.queue_full, counters.not_sent
-            )
+            state.counts = PortCounts.from_buffer_copy(counters)
             if failed and state.capture is not None:
                 state.capture.failure = f"captures ended early: {os.strerror(failed)}"
         return {number: state.counts for number, state in self.port_states.items()}

@@ -12,13 +12,14 @@ packets that waited in the port's queue then. `host.native` does the same with i
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import selectors
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.host import pcap
@@ -48,15 +49,18 @@ class SoftwareSwitchOptions:
     turns: Turns | None = None
 
 
-@dataclass(slots=True)
-class PortCounts:
-    """What became of one port's packets. bundles: received packets longer than its interface could send."""
+class PortCounts(ctypes.Structure):
+    """Fates of one port's packets, `struct counters` of the host in C. bundles: received packets longer than its
+    interface could send."""
 
-    received: int = 0
-    transmitted: int = 0
-    bundles: int = 0
-    queue_full: int = 0
-    not_sent: int = 0
+    received: int
+    transmitted: int
+    bundles: int
+    queue_full: int
+    not_sent: int
+    _fields_: ClassVar = [
+        (name, ctypes.c_uint64) for name in ("received", "transmitted", "bundles", "queue_full", "not_sent")
+    ]
 
 
 class Capture:

@@ -37,12 +37,11 @@ class Tables:
         if entry.is_default_action:
             self._write_default(kind, state, entry)
             return
-        keys, rank = self._keys(table, state, entry), self._rank(state, entry)
         with refusing():
             if kind == Update.INSERT:
-                handle = self._insert(state, keys, rank, entry)
+                handle = self._insert(state, self._keys(table, state, entry), state.rank(entry.priority), entry)
             else:
-                handle = self.switch.table_find(state.name, keys, rank)
+                handle = self._find(table, state, entry)
                 if kind == Update.MODIFY:
                     self._modify(state, handle, entry)
                 else:
@@ -102,10 +101,7 @@ class Tables:
             if query.is_default_action:
                 yield self._default(table, state)
                 continue
-            only = None
-            if query.match:
-                with refusing():
-                    only = self.switch.table_find(state.name, self._keys(table, state, query), self._rank(state, query))
+            only = self._find(table, state, query) if query.match else None
             for entry in list(state.entries.values()):
                 if only is None or entry.handle == only:
                     yield self._message(table, state, entry, query)
@@ -114,11 +110,7 @@ class Tables:
         """The table and the handles that the entry of a DirectCounterEntry or DirectMeterEntry means."""
         table = self.pipeline.part("tables", entry.table_id)
         state = self.switch.tables.parts[table.preamble.name]
-        if not entry.match:
-            return state, list(state.entries)
-        with refusing():
-            keys, rank = self._keys(table, state, entry), self._rank(state, entry)
-            return state, [self.switch.table_find(state.name, keys, rank)]
+        return state, [self._find(table, state, entry)] if entry.match else list(state.entries)
 
     def identity(self, state: TableState, handle: int) -> Any:
         """Table, match and priority of an entry: what names it."""
@@ -162,6 +154,11 @@ class Tables:
 
     # ---- keys
 
+    def _find(self, table: Any, state: TableState, entry: Any) -> int:
+        """The handle of the entry with this match and priority."""
+        with refusing():
+            return self.switch.table_find(state.name, self._keys(table, state, entry), state.rank(entry.priority))
+
     def _keys(self, table: Any, state: TableState, entry: Any) -> dict[str, Word]:
         places = key_places(self.switch, table)
         keys: dict[str, Word] = {}
@@ -173,16 +170,6 @@ class Tables:
                 raise RuntimeRefusal(INVALID, f"{state.name}: match field {key.name} is given twice")
             keys[key.name] = _pair(key, match)
         return keys
-
-    def _rank(self, state: TableState, entry: Any) -> int | None:
-        """The engine's priority, of which the smaller wins."""
-        if not state.prioritized:
-            if entry.priority:
-                raise RuntimeRefusal(INVALID, f"{state.name} has no ternary, range or optional key, so no priority")
-            return None
-        if not 0 < entry.priority <= PRIORITY_MAX:
-            raise RuntimeRefusal(INVALID, f"{state.name} is {state.kind}: give a priority above 0 (the greater wins)")
-        return int(PRIORITY_MAX - entry.priority)
 
 
 def _pair(key: ir.Key, match: Any) -> Pair:
