@@ -23,8 +23,6 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 FOLDER = Path("switchagg/native")
-SOURCES = sorted(str(path) for path in FOLDER.rglob("*.c") if not path.name.endswith(".bpf.c"))
-HEADERS = sorted(str(path) for path in FOLDER.rglob("*.h"))
 FLAGS = ["-std=gnu11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wall", "-Wextra"]
 FLAGS += ["-ffp-contract=off"]  # a fused multiply-add rounds once: other bits than NumPy's
 SHIPPED = {"examples": "emulation/examples"}  # folder -> where a wheel has it
@@ -84,7 +82,7 @@ class BuildNative(build_ext):
                 "-target",
                 "bpf",
                 *definitions,
-                f"-I{FOLDER}",
+                "-I.",
                 f"-I{_multiarch_headers()}",
             ]
             done = subprocess.run(
@@ -166,14 +164,21 @@ def _multiarch_headers() -> str:
     return next((str(path.parent.parent) for path in sorted(Path("/usr/include").glob("*-linux-gnu/asm/types.h"))), ".")
 
 
+def _sources(suffix: str) -> list[str]:
+    """The library's C, of all its rooms."""
+    from switchagg.native import headers
+
+    return [str(path.relative_to(headers.ROOT)) for path in headers.sources(suffix)]
+
+
 _write_header()  # before anything lists what goes into the package
 setup(
     ext_modules=[
         Extension(
             "switchagg.native.libswitchagg",
-            SOURCES,
-            depends=HEADERS,
-            include_dirs=[str(FOLDER)],
+            _sources(".c"),
+            depends=_sources(".h"),
+            include_dirs=["."],
             extra_compile_args=FLAGS,
             extra_link_args=["-lm"],
             optional=True,

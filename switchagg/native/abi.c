@@ -1,5 +1,5 @@
 /* `library.py` checks it first: a library built from older sources than the Python code must not be used. */
-#include "abi.h"
+#include "switchagg/native/abi.h"
 
 SA_EXPORT uint32_t sa_abi(void) { return SA_ABI; }
 

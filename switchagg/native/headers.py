@@ -13,7 +13,9 @@ from pathlib import Path
 from struct import Struct
 from typing import Any
 
-FOLDER = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("switchagg/native", "transport/native", "emulation/sim/native")
+"""Where the C of the one library lies, below ROOT, where #includes begin; a room includes only those before it."""
 
 _SCALARS: dict[str, Any] = {
     "void": None,
@@ -100,11 +102,16 @@ def declare(function: Any, name: str) -> None:
     function.restype, function.argtypes = _result(result), _parameters(parameters)
 
 
+def sources(suffix: str) -> list[Path]:
+    """All files of the library's C with this suffix (.c, .h), BPF programs left out."""
+    paths = (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob(f"*{suffix}")))
+    return [path for path in paths if not path.stem.endswith(".bpf")]
+
+
 @cache
 def _text() -> str:
     """All headers: without comments and `const`, continued lines joined, single blanks."""
-    paths = (path for path in sorted(FOLDER.rglob("*.h")) if not path.name.endswith(".bpf.h"))
-    text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources(".h"))
     text = re.sub(r"/\*[^*]*(?:\*[^/][^*]*)*\*/", "", text).replace("\\\n", " ").replace("const ", "")
     return re.sub(r"  +", " ", text)
 

@@ -3,26 +3,29 @@
 import shutil
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-CORE = ROOT / "switchagg/native"
-CODECS = sorted(path.name for path in CORE.glob("codecs/*.c"))
+from switchagg.native import headers
+
+CORE = ROOT = headers.ROOT
+"""What #includes begin at."""
+
+CODECS = sorted(path.name for path in (ROOT / "switchagg/native/codecs").glob("*.c"))
 
 
 def source(name: str, core: Path = CORE) -> Path:
     """The file of this name in the core, or in a copy of it."""
-    (found,) = core.rglob(name)
-    return found
+    (path,) = (path for path in headers.sources(name) if path.name == name)
+    return core / path.relative_to(CORE)
 
 
 def sources() -> list[Path]:
     """All C files of the shared library."""
-    return sorted(path for path in CORE.rglob("*.c") if not path.name.endswith(".bpf.c"))
+    return headers.sources(".c")
 
 
 def planted(folder: Path, name: str, right: str, wrong: str) -> Path:
     """A copy of the core below `folder` in which `wrong` replaces `right`, once, in file `name`."""
     core = folder / "core"
-    for path in (*CORE.rglob("*.c"), *CORE.rglob("*.h")):
+    for path in (*headers.sources(".c"), *headers.sources(".h")):
         copy = core / path.relative_to(CORE)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)

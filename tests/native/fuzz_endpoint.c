@@ -2,8 +2,8 @@
    them, a network that loses, repeats and reorders, and a forger. Frames must be well formed and keep W2 and W6, deadlines
    lie ahead, events come once, arrays are written only while their call runs and never beyond their end; without forged
    results integer sums are exact and floats the same bits for all (F7), and a network that heals ends every call. */
-#include "worker/endpoint.h"
-#include "rule/plane.h"
+#include "switchagg/native/worker/endpoint.h"
+#include "switchagg/native/rule/plane.h"
 #include "script.h"
 
 void sa_endpoint_start_at(struct sa_endpoint *endpoint, uint32_t stream, uint64_t chunk);

@@ -3,7 +3,7 @@
    result is due. Verdicts, results, destinations, registers and counters must agree (P6, S1 to S8, H2 to H5).
 
    Script: one byte chooses the step, further bytes its details; see the `step_` functions. */
-#include "rule/plane.h"
+#include "switchagg/native/rule/plane.h"
 #include "script.h"
 
 enum { JOBS = 4, SLOTS = 32, ELEMENTS = 24, STREAMS = 3, ROWS = 4, SIZE_MAX_BYTES = 20 + 4 * ELEMENTS + 8 };

@@ -4,7 +4,7 @@
    them completed; UC delivers whole messages, in order, none twice; completions come in the order of their requests;
    nothing outside the regions that a peer may write is ever written (AddressSanitizer, and a region that must stay as it
    is), also when packets are forged; on a wire that has become perfect everything ends. */
-#include "roce/qp.h"
+#include "transport/native/roce/qp.h"
 
 #include "script.h"
 

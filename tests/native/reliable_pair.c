@@ -1,9 +1,9 @@
-/* A sender and a receiver of hosts/reliable.h for test_reliable_lockstep.py: frames have numbers, by which they are
+/* A sender and a receiver of transport/native/hosts/reliable.h for test_reliable_lockstep.py: frames have numbers, by which they are
    handed over as often, as late and in what order the test likes. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "hosts/reliable.h"
+#include "transport/native/hosts/reliable.h"
 
 #define FRAMES_MAX 20000u
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "roce/qp.h"
+#include "transport/native/roce/qp.h"
 
 #define PACKETS 4096u
 #define MTU 256u

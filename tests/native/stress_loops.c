@@ -14,8 +14,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "network/switch.h"
-#include "worker/worker.h"
+#include "transport/native/network/switch.h"
+#include "transport/native/network/worker.h"
 
 #define WORKERS 2u
 #define STREAMS 2u

@@ -4,7 +4,7 @@
 #define sendmmsg fake_sendmmsg
 #define sendmsg fake_sendmsg
 #define recvmmsg fake_recvmmsg
-#include "network/udp.c"
+#include "transport/native/network/udp.c"
 #undef sendmmsg
 #undef sendmsg
 #undef recvmmsg

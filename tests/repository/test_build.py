@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from switchagg.native import headers
+from switchagg.native.headers import ROOT
+
 PARTS = (
     "setup.py",
     "pyproject.toml",
@@ -42,6 +44,12 @@ def checkout(tmp_path: Path) -> Path:
         else:
             shutil.copy(ROOT / name, folder / name)
     return folder
+
+
+def c_files() -> set[str]:
+    """The compiled core's sources, and those of BPF programs."""
+    paths = (path for folder in headers.FOLDERS for path in (ROOT / folder).rglob("*.[ch]"))
+    return {path.relative_to(ROOT).as_posix() for path in paths}
 
 
 def build(checkout: Path, *command: str, **environment: str) -> list[str]:
@@ -101,8 +109,8 @@ def test_a_wheel_carries_the_library_and_serves_every_python(
         names = set(archive.namelist())
         archive.extractall(tmp_path / "installed")
     assert {LIBRARY, "switchagg/PROTOCOL.md", "emulation/cli/main.py", "transport/worker/session.py"} <= names
-    headers = {path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/native").rglob("*.h")}
-    assert headers == {name for name in names if name.endswith(".h")}  # Python reads them
+    read = {name for name in c_files() if name.endswith(".h")}
+    assert read == {name for name in names if name.endswith(".h")}  # Python reads them
     unwanted = ("setup.py", ".c")
     assert not [name for name in names if name.endswith(unwanted) or name.startswith(("tests/", "p4vm/"))]
     programs = {path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/programs").rglob("*.*")}
@@ -132,7 +140,7 @@ def test_a_source_distribution_carries_what_is_compiled(checkout: Path, tmp_path
     (archive,) = (tmp_path / "sources").iterdir()
     with tarfile.open(archive) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
-    compiled = {path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/native").rglob("*.[ch]")}
+    compiled = c_files()
     compiled |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "switchagg/programs").rglob("*.p4")}
     assert len(compiled) > 25
     assert compiled | {"setup.py", "pyproject.toml"} <= names

@@ -4,10 +4,12 @@ A room is a folder of a package, with all below it, or a file beside such folder
 text (`transport.links.link_kinds`) are no imports.
 """
 
+import re
 from pathlib import Path
 
 import pytest
 
+from switchagg.native.headers import FOLDERS
 from tests.repository.test_tidy import ROOT, Tree, imported, module_name, parsed, python_files, read_tree, top_room
 
 EMULATION = ("scenario", "results", "workloads", "sim", "testbed", "report", "experiments", "cli")
@@ -60,6 +62,34 @@ def test_rooms_of_emulation_import_only_those_before_them() -> None:
     assert upward_imports(read_tree(ROOT)) == []
     planted = {"emulation/scenario/a.py": "if TYPE_CHECKING:\n    from emulation.results.results import MethodResult"}
     assert upward_imports(planted) == ["emulation/scenario/a.py: emulation.results.results.MethodResult"]
+
+
+def upward_includes(tree: Tree) -> list[str]:
+    """#includes of C from a room that stands after the file's own, or that no room has."""
+    upward = []
+    for name, text in tree.items():
+        room = next((place for place, folder in enumerate(FOLDERS) if name.startswith(f"{folder}/")), None)
+        if room is not None and name.endswith((".c", ".h")):
+            below = tuple(f"{folder}/" for folder in FOLDERS[: room + 1])
+            included = re.findall(r'^\s*#\s*include "(.+)"', text, re.MULTILINE)
+            upward += [f"{name}: {header}" for header in included if not header.startswith(below)]
+    return upward
+
+
+def test_c_includes_only_what_stands_below() -> None:
+    tree = read_tree(ROOT)
+    assert upward_includes(tree) == []
+    planted = {
+        "switchagg/native/rule/plane.c": '#include "transport/native/network/udp.h"',
+        "transport/native/hosts/mesh.h": '#include "outbox.h"\n#include "switchagg/native/abi.h"',
+        "transport/native/roce/qp.c": '  # include "emulation/sim/native/link.h"',
+        "emulation/sim/native/link.c": '#include "transport/native/roce/roce_crc.h"\n#include <string.h>',
+    }
+    assert upward_includes(planted) == [
+        "switchagg/native/rule/plane.c: transport/native/network/udp.h",
+        "transport/native/hosts/mesh.h: outbox.h",
+        "transport/native/roce/qp.c: emulation/sim/native/link.h",
+    ]
 
 
 @pytest.mark.parametrize(

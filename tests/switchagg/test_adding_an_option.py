@@ -55,12 +55,11 @@ with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0))) as daemo
         assert any("toys 7" in line for line in status_lines(query_status(daemon.control_endpoint)))
 
 assert library.job_struct(job).toys == 7
-core = Path(library.__file__).parent
 Path("toys.c").write_text(
-    '#include <stddef.h>\\n#include <stdio.h>\\n#include "rule/job.h"\\n'
+    '#include <stddef.h>\\n#include <stdio.h>\\n#include "switchagg/native/rule/job.h"\\n'
     'int main(void) { printf("%zu", offsetof(struct sa_job, toys)); return 0; }\\n'
 )
-subprocess.run([sys.argv[1], f"-I{core}", "toys.c", "-o", "toys"], check=True)
+subprocess.run([sys.argv[1], f"-I{headers.ROOT}", "toys.c", "-o", "toys"], check=True)
 offset = subprocess.run(["./toys"], check=True, capture_output=True, text=True).stdout
 assert headers.struct("sa_job").toys.offset == int(offset)
 print("toys everywhere")

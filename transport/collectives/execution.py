@@ -14,8 +14,8 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from switchagg.native.headers import SA_NODE_COMBINE, SA_NODE_LOCAL, SA_NODE_OVERWRITE, SA_NODE_SEND
-from switchagg.native.programs import native_program
 from transport.collectives.collective_plan import CollectivePlan, LocalCombine, Receive, Send
+from transport.collectives.programs import native_program
 from transport.meshes.mesh import Buffer
 
 Op = Literal["sum", "max"]

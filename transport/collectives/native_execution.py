@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from switchagg.native import headers
 from switchagg.native.library import load
 from switchagg.native.native_codec import DTYPES
-from switchagg.native.programs import COMBINE_ELSEWHERE
 from transport.collectives.execution import OPS, Op, Segment, SegmentProgram
+from transport.collectives.programs import COMBINE_ELSEWHERE
 from transport.meshes.mesh import Buffer
 
 COMBINED = {"sum": (headers.SA_COMBINE_SUM, DTYPES[:4]), "max": (headers.SA_COMBINE_MAX, DTYPES[2:4])}

@@ -1,4 +1,4 @@
-"""NativeUdp: the C side of a UdpLink (switchagg/native/network/udp_link.h), for the native loops.
+"""NativeUdp: the C side of a UdpLink (transport/native/network/udp.h), for the native loops.
 
 UdpLink still makes, probes and closes the socket and its eventfd; while a NativeUdp carries the packets, the link
 itself must neither send nor receive. `counters`, `gso`, `gso_fallback` and

@@ -1,7 +1,7 @@
 """TcpMesh: messages over one TCP connection per pair, or one for each class (see `transport.meshes.mesh.Mesh`), in C.
 
 It also queues messages by urgency and runs collectives without Python: a message of an execution that runs here never
-reaches Python; others are handed out as from any mesh. switchagg/native/hosts/mesh.h has what is on the wire.
+reaches Python; others are handed out as from any mesh. transport/native/hosts/mesh.h has what is on the wire.
 """
 
 import ctypes

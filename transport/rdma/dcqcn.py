@@ -1,4 +1,4 @@
-"""DCQCN as the C core has it (switchagg/native/roce/dcqcn.h): its parameters, a state machine for tests."""
+"""DCQCN as the C core has it (transport/native/roce/dcqcn.h): its parameters, a state machine for tests."""
 
 import ctypes
 from typing import Any
@@ -22,7 +22,7 @@ class ReactionPoint:
         self.state = _DcqcnState()
         self._place = ctypes.byref(self.state)
         if self._library.sa_dcqcn_init(self._place, ctypes.byref(config), now_ns):
-            raise ValueError("DCQCN: a parameter is outside its bounds (switchagg/native/roce/dcqcn.h)")
+            raise ValueError("DCQCN: a parameter is outside its bounds (transport/native/roce/dcqcn.h)")
 
     def cnp(self, now_ns: int) -> None:
         """A CNP came: cut."""

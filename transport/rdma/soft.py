@@ -1,4 +1,4 @@
-"""The user-space provider of verbs: RoCEv2 over a UDP socket (native/rdma/rdma.h). See `transport.rdma.verbs`.
+"""The user-space provider of verbs: RoCEv2 over a UDP socket (transport/native/rdma/). See `transport.rdma.verbs`.
 
 The packets are true RoCEv2, and a NIC may be the peer; but the source port is the socket's own.
 """

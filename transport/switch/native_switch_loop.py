@@ -1,4 +1,4 @@
-"""NativeSwitchLoop: the switch's event loop in C (switchagg/native/network/switch.h), with the GIL released.
+"""NativeSwitchLoop: the switch's event loop in C (transport/native/network/switch.h), with the GIL released.
 
 The thread comes back to Python only for commands. Beyond what SwitchLoop does it takes bundles apart and gives every
 port a link of its own in each direction, with queue, rate, delay and faults per packet (`Impairments`); and results

@@ -1,6 +1,6 @@
 """RdmaSwitchLoop: the switch that ends UC queue pairs (R1 to R8 of PROTOCOL.md), with its event loop in C.
 
-The thread comes back to Python only for commands. See switchagg/native/rdma/uc_plane.h for what happens to each packet.
+The thread comes back to Python only for commands. See transport/native/rdma/uc_plane.h for what happens to each packet.
 """
 
 import atexit

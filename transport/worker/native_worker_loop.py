@@ -1,4 +1,4 @@
-"""NativeWorkerLoop: the worker's event loop in C (switchagg/native/worker/worker.h), with the GIL released.
+"""NativeWorkerLoop: the worker's event loop in C (transport/native/network/worker.h), with the GIL released.
 
 A thread that waits for a small call runs the loop meanwhile: the call then needs no other thread, from `submit`, which
 sends it, to its result. The background thread runs it while calls are pending and nobody waits. It comes back to Python

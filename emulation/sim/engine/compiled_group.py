@@ -1,4 +1,4 @@
-"""The shared state of a job's members on links in C: their connections, and the functions of `sim/member.h`."""
+"""The shared state of a job's members on links in C: their connections, and the functions of `native/member.h`."""
 
 import ctypes
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from emulation.sim.engine.compiled_clock import CompiledClock
 from emulation.sim.host_costs import HostCosts
 from switchagg.native import headers
 from switchagg.native.library import load
-from switchagg.native.programs import CompiledProgram
 from transport.collectives.collective_party import CALL_TIMEOUT_NS
 from transport.collectives.execution import ProgramCache
+from transport.collectives.programs import CompiledProgram
 from transport.meshes.reliable import ReliableConfig
 
 CANCELED = -125

@@ -16,11 +16,11 @@ from switchagg.native import headers
 from switchagg.native.headers import SA_COMBINE_ELSEWHERE, SIM_CALL_BYTES
 from switchagg.native.library import load
 from switchagg.native.native_codec import DTYPES
-from switchagg.native.programs import COMBINE_ELSEWHERE, CompiledProgram
 from transport.collectives.collective import Task
 from transport.collectives.collective_party import EARLY_BYTES_MAX, CollectiveCall, CollectiveFinished, CollectiveParty
 from transport.collectives.collective_table import COLLECTIVES, plan
 from transport.collectives.native_execution import COMBINED, combine_at, combines_in_c
+from transport.collectives.programs import COMBINE_ELSEWHERE, CompiledProgram
 
 _CallFacts = headers.struct("sim_call_facts")
 

@@ -1,4 +1,4 @@
-"""What the parts of the packet engine in C share (`switchagg/native/sim`)."""
+"""What the parts of the packet engine in C share (`emulation/sim/native`)."""
 
 import ctypes
 import random

@@ -1,8 +1,8 @@
-#include "codecs/codec.h"
+#include "switchagg/native/codecs/codec.h"
 
 #include <string.h>
 
-#include "abi.h"
+#include "switchagg/native/abi.h"
 
 /* A new codec has a file, and a name here. */
 #define SA_CODECS(CODEC) \

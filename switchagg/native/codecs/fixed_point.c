@@ -1,6 +1,6 @@
 /* Floats with a shared exponent per row: F1 to F6 of PROTOCOL.md, bit for bit as switchagg/codecs/fixed_point.py. */
-#include "abi.h"
-#include "codecs/limbs.h"
+#include "switchagg/native/abi.h"
+#include "switchagg/native/codecs/limbs.h"
 
 #define ZERO SA_CODE_LEAST         /* only zeros */
 #define CLOSE_BITS 7 /* with more headroom a float32 below 2^bits is rounded to 2^bits */

@@ -4,9 +4,9 @@
 #include <float.h>
 #include <math.h>
 
-#include "abi.h"
-#include "codecs/limbs.h"
-#include "codecs/rounding.h"
+#include "switchagg/native/abi.h"
+#include "switchagg/native/codecs/limbs.h"
+#include "switchagg/native/codecs/rounding.h"
 
 extern const struct sa_codec sa_fixed_point;
 

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-#include "codecs/codec.h"
-#include "rule/wire.h"
+#include "switchagg/native/codecs/codec.h"
+#include "switchagg/native/rule/wire.h"
 
 /* Payloads start 20 bytes into a frame, and arrays are the caller's: both may have any alignment. */
 #define SA_ANYWHERE __attribute__((aligned(1), may_alias))

@@ -1,6 +1,6 @@
 /* Integers as they are, bit for bit as switchagg/codecs/plain.py (W3, F6). */
-#include "abi.h"
-#include "codecs/limbs.h"
+#include "switchagg/native/abi.h"
+#include "switchagg/native/codecs/limbs.h"
 
 SA_VECTORISED static void swap32(const sa_uint32_at *restrict in, uint32_t count, sa_uint32_at *restrict out) {
     for (uint32_t i = 0; i < count; i++) {

@@ -1,7 +1,7 @@
 /* Bytes that a switch only stores, as they are and in their order, as switchagg/codecs/raw.py (W14). */
 #include <string.h>
 
-#include "codecs/codec.h"
+#include "switchagg/native/codecs/codec.h"
 
 static uint32_t width(enum sa_dtype dtype, uint32_t elements) {
     (void)dtype;

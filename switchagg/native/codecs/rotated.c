@@ -2,7 +2,7 @@
    row in units of the greatest value that is sent. */
 #include <stdbool.h>
 
-#include "codecs/rotation.h"
+#include "switchagg/native/codecs/rotation.h"
 
 #define UNIT_CODE 0x3f80 /* the code of 1 */
 

@@ -1,10 +1,10 @@
-#include "codecs/rotation.h"
+#include "switchagg/native/codecs/rotation.h"
 
 #include <float.h>
 #include <math.h>
 
-#include "abi.h"
-#include "codecs/rounding.h"
+#include "switchagg/native/abi.h"
+#include "switchagg/native/codecs/rounding.h"
 
 extern const struct sa_codec sa_fixed_point;
 

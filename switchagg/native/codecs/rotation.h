@@ -2,7 +2,7 @@
 #ifndef SWITCHAGG_ROTATION_H
 #define SWITCHAGG_ROTATION_H
 
-#include "codecs/limbs.h"
+#include "switchagg/native/codecs/limbs.h"
 
 /* Parts of a row of `width` values: `inner` is the largest power of two that divides it, `outer` the largest in the rest. */
 struct sa_rotation {

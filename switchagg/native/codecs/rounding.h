@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "rule/wire.h"
+#include "switchagg/native/rule/wire.h"
 
 #define SA_PAIRS 4u /* of lanes in a word: each has a sequence of its own */
 

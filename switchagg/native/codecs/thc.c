@@ -1,7 +1,7 @@
 /* THC: the levels of a rotated row, 4 to a word: F15 of PROTOCOL.md, bit for bit as switchagg/codecs/rotated/thc.py. */
-#include "abi.h"
-#include "codecs/rotation.h"
-#include "codecs/rounding.h"
+#include "switchagg/native/abi.h"
+#include "switchagg/native/codecs/rotation.h"
+#include "switchagg/native/codecs/rounding.h"
 
 #define LANES 4u
 #define BITS 8u

@@ -2,8 +2,8 @@
 #ifndef SWITCHAGG_JOB_H
 #define SWITCHAGG_JOB_H
 
-#include "rule/packet_terms.h"
-#include "rule/wire.h"
+#include "switchagg/native/rule/packet_terms.h"
+#include "switchagg/native/rule/wire.h"
 
 struct sa_stream {
     uint32_t first_slot;

@@ -2,7 +2,7 @@
 #ifndef SWITCHAGG_PARTIAL_H
 #define SWITCHAGG_PARTIAL_H
 
-#include "rule/slot.h"
+#include "switchagg/native/rule/slot.h"
 
 /* A slot version. have: the ranks that are known to have the result of the chunk held (Q4). */
 struct sa_partial {

@@ -1,7 +1,7 @@
 /* The native data plane; see plane.h. The checks are those of dataplane/reference.py, in its order. */
-#include "rule/plane.h"
-#include "rule/partial.h"
-#include "rule/slot.h"
+#include "switchagg/native/rule/plane.h"
+#include "switchagg/native/rule/partial.h"
+#include "switchagg/native/rule/slot.h"
 
 #include <stdbool.h>
 #include <stddef.h>

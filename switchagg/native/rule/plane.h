@@ -4,8 +4,8 @@
 #ifndef SWITCHAGG_PLANE_H
 #define SWITCHAGG_PLANE_H
 
-#include "abi.h"
-#include "rule/job.h"
+#include "switchagg/native/abi.h"
+#include "switchagg/native/rule/job.h"
 
 struct sa_plane;
 

@@ -4,7 +4,7 @@
 #ifndef SWITCHAGG_SLOT_H
 #define SWITCHAGG_SLOT_H
 
-#include "rule/wire.h"
+#include "switchagg/native/rule/wire.h"
 
 /* The operation on the values of the packet (S4). */
 enum sa_values { SA_KEEP, SA_WRITE, SA_ADD, SA_MAXIMUM, SA_ZERO };

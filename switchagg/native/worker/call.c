@@ -1,10 +1,10 @@
-#include "worker/call.h"
+#include "switchagg/native/worker/call.h"
 
 #include <string.h>
 
-#include "abi.h"
-#include "codecs/limbs.h"
-#include "rule/wire.h"
+#include "switchagg/native/abi.h"
+#include "switchagg/native/codecs/limbs.h"
+#include "switchagg/native/rule/wire.h"
 
 /* How many chunks may be sent once the codes of the first `known` groups are agreed (W4). */
 static uint64_t sa_ready_after(const struct sa_call *call, uint64_t known) {

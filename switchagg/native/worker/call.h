@@ -7,9 +7,9 @@
 #ifndef SWITCHAGG_CALL_H
 #define SWITCHAGG_CALL_H
 
-#include "codecs/codec.h"
-#include "worker/endpoint.h"
-#include "worker/layout.h"
+#include "switchagg/native/codecs/codec.h"
+#include "switchagg/native/worker/endpoint.h"
+#include "switchagg/native/worker/layout.h"
 
 /* The rank that makes a call, and its stream. */
 struct sa_caller {

@@ -1,12 +1,12 @@
-#include "worker/endpoint.h"
+#include "switchagg/native/worker/endpoint.h"
 
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "abi.h"
-#include "worker/small_call.h"
-#include "worker/window.h"
+#include "switchagg/native/abi.h"
+#include "switchagg/native/worker/small_call.h"
+#include "switchagg/native/worker/window.h"
 
 /* The bits of a packet's kind that are its route and owner. */
 #define SA_SHARE (3u << 9 | 63u << 3)

@@ -5,9 +5,9 @@
 #ifndef SWITCHAGG_ENDPOINT_H
 #define SWITCHAGG_ENDPOINT_H
 
-#include "abi.h"
-#include "codecs/codec.h"
-#include "rule/job.h"
+#include "switchagg/native/abi.h"
+#include "switchagg/native/codecs/codec.h"
+#include "switchagg/native/rule/job.h"
 
 struct sa_endpoint;
 

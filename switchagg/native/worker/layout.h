@@ -3,7 +3,7 @@
 #ifndef SWITCHAGG_LAYOUT_H
 #define SWITCHAGG_LAYOUT_H
 
-#include "worker/endpoint.h"
+#include "switchagg/native/worker/endpoint.h"
 
 #define SA_RUN_MAX 16u /* rows of one shard in a row */
 

@@ -1,8 +1,8 @@
-#include "worker/small_call.h"
+#include "switchagg/native/worker/small_call.h"
 
 #include <string.h>
 
-#include "rule/wire.h"
+#include "switchagg/native/rule/wire.h"
 
 uint32_t sa_small_rows(uint32_t elements, uint32_t workers, uint64_t count) {
     uint32_t width = elements / 2;

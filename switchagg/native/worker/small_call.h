@@ -3,7 +3,7 @@
 #ifndef SWITCHAGG_SMALL_CALL_H
 #define SWITCHAGG_SMALL_CALL_H
 
-#include "worker/call.h"
+#include "switchagg/native/worker/call.h"
 
 #define SA_SMALL_ROWS 8u
 #define SA_SMALL_WORKERS 64u /* of a job with small calls */

@@ -1,4 +1,4 @@
-#include "worker/window.h"
+#include "switchagg/native/worker/window.h"
 
 #include <stdlib.h>
 

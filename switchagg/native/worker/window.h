@@ -4,9 +4,9 @@
 #ifndef SWITCHAGG_WINDOW_H
 #define SWITCHAGG_WINDOW_H
 
-#include "worker/call.h"
-#include "worker/endpoint.h"
-#include "worker/timeout.h"
+#include "switchagg/native/worker/call.h"
+#include "switchagg/native/worker/endpoint.h"
+#include "switchagg/native/worker/timeout.h"
 
 #define SA_PROBES 4u
 #define SA_OVERTAKEN 4u

@@ -1,7 +1,7 @@
 /* The switch sends one packet for all workers of a job: where it leaves the switch's interface, the kernel makes each
    worker's from it. A packet to group 239.OWNER.JOB.JOB (switch.c) goes on as a copy for each member, with its
    addresses; copies share the values, which the switch gave the kernel once. Bundles (GSO) stay whole. */
-#include "rule/wire.h"
+#include "switchagg/native/rule/wire.h"
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

@@ -1,11 +1,11 @@
 /* Loses packets of any kind on their way into an interface: the same loss for every method that is compared. */
-#include "rule/wire.h"
+#include "switchagg/native/rule/wire.h"
 
 #include <linux/bpf.h>
 
 #include <bpf/bpf_helpers.h>
 
-#include "xdp/random.bpf.h"
+#include "switchagg/native/xdp/random.bpf.h"
 
 struct loss {
     uint64_t state;

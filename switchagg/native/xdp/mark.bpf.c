@@ -1,6 +1,6 @@
 /* Marks packets of ECN-capable senders that leave an interface behind more than so much of a shaped link's queue: an AQM
    for kernels without one. At clsact's egress, before the shaper: it counts what the shaper's queue must hold. */
-#include "rule/wire.h"
+#include "switchagg/native/rule/wire.h"
 
 #include <linux/bpf.h>
 

@@ -3,7 +3,7 @@
 #ifndef SWITCHAGG_RANDOM_BPF_H
 #define SWITCHAGG_RANDOM_BPF_H
 
-#include "rule/wire.h"
+#include "switchagg/native/rule/wire.h"
 
 /* True with a probability of `threshold` / 2^32. state: xorshift64*, not 0. Draws no number for a threshold of 0. */
 SA_INLINE int sa_random_hit(uint64_t *state, uint32_t threshold) {

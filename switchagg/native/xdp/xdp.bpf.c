@@ -7,7 +7,7 @@
    discipline of the port, and with it the shaper. Results of a route have two sizes, and a header-only packet may cause one
    with values, for which XDP has no room in the buffers of small frames: sa_deliver makes both, from the slot.
    Built twice: SA_ELEMENTS is the most elements per packet. */
-#include "rule/wire.h"
+#include "switchagg/native/rule/wire.h"
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -17,8 +17,8 @@
 
 #include <bpf/bpf_helpers.h>
 
-#include "xdp/random.bpf.h"
-#include "rule/slot.h"
+#include "switchagg/native/xdp/random.bpf.h"
+#include "switchagg/native/rule/slot.h"
 
 #if SA_ELEMENTS > 860 /* what one page holds, with room for the kernel's own */
 #define SA_XDP "xdp.frags"

@@ -11,13 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 from switchagg.description import WORDS
-from switchagg.native import headers, library
+from switchagg.native import headers
 from transport.links.udp_link import UDP_COUNTERS
 from transport.meshes.mesh import HEAD_BYTES_MAX
 from transport.rdma.verbs import QPState
 
-CORE = Path(library.__file__).parent
-INCLUDED = [path for path in sorted(CORE.rglob("*.h")) if not path.name.endswith(".bpf.h")]
+INCLUDED = headers.sources(".h")
 AGREED = {
     "SA_WORDS": WORDS,
     "SA_HEAD_BYTES_MAX": HEAD_BYTES_MAX,
@@ -53,11 +52,11 @@ def test_structs_and_constants_are_read_as_the_compiler_reads_them(tmp_path: Pat
     values = read()
     assert len(values) > 1_500
     lines = "\n".join(f'    printf("%lld\\n", (long long)({expression}));' for expression in values)
-    names = ("<stddef.h>", "<stdio.h>", *(f'"{path.relative_to(CORE)}"' for path in INCLUDED))
+    names = ("<stddef.h>", "<stdio.h>", *(f'"{path.relative_to(headers.ROOT)}"' for path in INCLUDED))
     source = "".join(f"#include {name}\n" for name in names)
     (tmp_path / "layout.c").write_text(f"{source}int main(void) {{\n{lines}\n    return 0;\n}}\n")
     built = subprocess.run(
-        [compiler, "-std=gnu11", "-w", f"-I{CORE}", "layout.c", "-o", "layout"],
+        [compiler, "-std=gnu11", "-w", f"-I{headers.ROOT}", "layout.c", "-o", "layout"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -78,7 +77,7 @@ def test_python_s_own_numbers_are_c_s() -> None:
 
 def test_every_exported_function_has_a_prototype_to_read() -> None:
     exported = re.compile(r"^SA_EXPORT [^;{(]*?(\w+)\(", re.MULTILINE)
-    names = [name for path in CORE.rglob("*.c") for name in exported.findall(path.read_text())]
+    names = [name for path in headers.sources(".c") for name in exported.findall(path.read_text())]
     assert len(names) > 120
     for name in names:
         headers.declare(SimpleNamespace(), name)
@@ -103,7 +102,7 @@ def test_no_two_headers_give_a_name_two_meanings() -> None:
 def test_functions_for_several_instruction_sets_are_such_as_clang_can_link() -> None:
     """Each has a resolver, which is global, and other files don't find those that aren't static."""
     declared = re.compile(r"^SA_VECTORISED ([^(]*?)(\w+)\(", re.MULTILINE)
-    found = [one for path in sorted(CORE.rglob("*.c")) for one in declared.findall(path.read_text())]
+    found = [one for path in headers.sources(".c") for one in declared.findall(path.read_text())]
     names = [name for _, name in found]
     assert len(names) > 20
     assert {name for name in names if names.count(name) > 1} == set()

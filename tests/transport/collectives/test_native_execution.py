@@ -15,7 +15,6 @@ from collective_net import Net
 from switchagg.calls.call_request import CallRequest
 from switchagg.layout import shard_range
 from switchagg.native.library import missing
-from switchagg.native.programs import CompiledProgram, NativeProgram
 from tests.oracles.execution import Execution
 from tests.transport.meshes.test_tcp_mesh import a_mesh_and_a_bare_peer, frame
 from transport.collectives import collective_party
@@ -24,6 +23,7 @@ from transport.collectives.collective_party import CollectiveParty
 from transport.collectives.collective_table import COLLECTIVES, plan
 from transport.collectives.execution import SEGMENT_BYTES, compile_plan
 from transport.collectives.native_execution import NativeExecution
+from transport.collectives.programs import CompiledProgram, NativeProgram
 from transport.meshes.mesh import MemberLost, MessageReceived, MessageSent
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
