@@ -85,6 +85,8 @@ def load() -> CompiledCore:
         abi = library.sa_abi()
     except (OSError, AttributeError) as error:
         raise CoreMissing(f"{path} can't be loaded: {error}; {remedy}") from error
+    if not (LIBRARY.parent / packet_terms.HEADER).exists():  # without it struct sa_job would lack the job's terms
+        raise CoreMissing(f"{packet_terms.HEADER}, which the build writes, is missing; {REMEDY}")
     if abi != headers.SA_ABI:
         raise CoreMissing(f"{path.name} was built from other sources (ABI {abi}, not {headers.SA_ABI}); {remedy}")
     return library

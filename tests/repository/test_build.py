@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from switchagg.native import headers
+from switchagg.native import headers, packet_terms
 from switchagg.native.headers import ROOT
 
 PARTS = (
@@ -253,3 +253,7 @@ def test_a_library_in_use_is_replaced_atomically_and_one_of_other_sources_is_rep
     reported = in_package(checkout, program)
     assert reported.startswith("libswitchagg.so was built from other sources (ABI 7777, not ")
     assert reported.endswith("run make native in a checkout, or install switchagg again")
+    (
+        checkout / "switchagg/native" / packet_terms.HEADER
+    ).unlink()  # else a struct would lack members, and C read beyond it
+    assert in_package(checkout, program).startswith(f"{packet_terms.HEADER}, which the build writes, is missing; run ")
