@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from switchagg.calls.array_calls import description_call
 from switchagg.calls.chunked_call import ArrayCall, Call, ChunkedCall
@@ -129,7 +130,7 @@ class Endpoint:
         awaited: dict[int, tuple[CallInFlight, list[int], list[int]]] = {}
         touched: dict[int, Window] = {}
         for row, fields in enumerate(headers(bundle).tolist()):
-            window = self._window_of(fields, size)
+            window = self._window_of(fields, bundle[row])
             if window is None:
                 continue
             marked = fields[5] >= MARKED
@@ -208,6 +209,10 @@ class Endpoint:
         """When `handle_timer` has work if no result comes first; None if nothing is in flight."""
         return min((d for window in self._windows if (d := window.deadline_ns()) is not None), default=None)
 
+    def has_early(self, stream: int, chunks: int) -> bool:
+        """Whether all results of the next calls of a stream, so many chunks, are there before they have begun (Q7)."""
+        return False
+
     # private
 
     def _count(self, name: str, packets: int) -> None:
@@ -218,10 +223,10 @@ class Endpoint:
         header-only."""
         return bool(givers(kind, -1) >> self.wire_rank & 1)
 
-    def _window_of(self, fields: tuple[int, ...], size: int) -> Window | None:
+    def _window_of(self, fields: tuple[int, ...], datagram: NDArray[np.uint8]) -> Window | None:
         """The window in which this datagram is an awaited result; None, and counted, if it is none (W5)."""
         kind, job_id, slot, generation, stream, _, elements, chunk = fields
-        job = self.job
+        job, size = self.job, len(datagram)
         if (
             kind in RESULTS
             and job_id == job.job_id

@@ -5,10 +5,11 @@ from collections import deque
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from switchagg.calls.chunked_call import Call
 from switchagg.calls.partial_call import PartialCall
-from switchagg.endpoint import RESULTS, CallCompleted, Endpoint, Event, version_flag
+from switchagg.endpoint import RESULTS, Endpoint, version_flag
 from switchagg.job import MODULUS, JobConfig
 from switchagg.priority import class_of
 from switchagg.window import Window
@@ -22,7 +23,6 @@ from switchagg.wire import (
     Bundle,
     Values,
     frame_bytes,
-    headers,
     kind_of,
     pack_header,
     payload,
@@ -33,12 +33,14 @@ RETAINED_BYTES = 256 << 20
 
 HALF = MODULUS // 2
 
-COUNTED = "chunks_of_"
+CHUNKS_OF = "chunks_of_"
 
 
 def ranks_in(counters: Mapping[str, int]) -> dict[str, float]:
     """Ranks in the chunks of a rank's partial sums, mean and least, and how many chunks there are; {} without any."""
-    chunks = {int(name.removeprefix(COUNTED)): count for name, count in counters.items() if name.startswith(COUNTED)}
+    chunks = {
+        int(name.removeprefix(CHUNKS_OF)): count for name, count in counters.items() if name.startswith(CHUNKS_OF)
+    }
     total = sum(chunks.values())
     if not total:
         return {}
@@ -53,8 +55,7 @@ def endpoint_of(job: JobConfig, rank: int, wire_rank: int | None = None) -> Endp
 
 class PartialEndpoint(Endpoint):
     """counters: also `early` results, which came before their chunks were sent, `early_refused`, `abstained`,
-    `finalise_requests`, and `chunks_of_m`: data chunks of partial sums that hold the values of m ranks, of calls
-    that are complete."""
+    `finalise_requests`, and `chunks_of_m`: data chunks of partial sums that hold the values of m ranks."""
 
     def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None) -> None:
         super().__init__(job, rank, wire_rank)
@@ -69,36 +70,12 @@ class PartialEndpoint(Endpoint):
 
     def submit(self, stream: int, call: Call) -> None:
         super().submit(stream, call)
+        if isinstance(call, PartialCall):
+            call.count = self._count_ranks
         self._take_early(self._windows[stream])
 
     def receive(self, bundle: Bundle, now_ns: int, congested: bool = False) -> None:
-        if bundle.shape[1] < HEADER_BYTES:
-            super().receive(bundle, now_ns, congested)
-            return
-        start, count, values = 0, len(bundle), payload(bundle)
-        place, bit = self._presence
-        for row, fields in enumerate(headers(bundle).tolist()):
-            position = self._place(fields, bundle.shape[1])
-            if position and row > start and not _flies(*position):  # what came before it may change what it is
-                super().receive(bundle[start:row], now_ns, congested)
-                position, start = self._place(fields, bundle.shape[1]) or position, row
-            if position is None or _is_ahead(*position):
-                continue
-            window, chunk = position
-            if _flies(window, chunk):
-                if fields[0] & MAX_BIT or not int(values[row, place]) >> bit & 1:
-                    self._header_only.append(
-                        (window, chunk, 0)
-                    )  # what this rank gave may never have come to the switch
-                continue
-            start = row + 1
-            if chunk == window.chunk[chunk % window.window]:
-                self._keep(window, chunk, values[row])
-            else:
-                self.counters["duplicates"] += 1
-                self._header_only.append((window, chunk, 0))
-        if start < count:
-            super().receive(bundle[start:], now_ns, congested)
+        super().receive(bundle, now_ns, congested)
         for window in self._windows:
             if self._early[window.stream]:
                 self._take_early(window)
@@ -122,13 +99,6 @@ class PartialEndpoint(Endpoint):
                 return frames
         return super().frames_to_send(now_ns, limit, kind)
 
-    def next_event(self) -> Event | None:
-        event = super().next_event()
-        if isinstance(event, CallCompleted) and isinstance(event.call, PartialCall):
-            for ranks, chunks in event.call.counted.items():
-                self._count(f"{COUNTED}{ranks}", chunks)
-        return event
-
     def next_deadline_ns(self) -> int | None:
         deadline_ns = super().next_deadline_ns()
         while self._closing and not _flies(*self._closing[0][1:]):
@@ -138,14 +108,32 @@ class PartialEndpoint(Endpoint):
         return self._closing[0][0] if deadline_ns is None else min(deadline_ns, self._closing[0][0])
 
     def has_early(self, stream: int, chunks: int) -> bool:
-        """Whether all results of the next calls of a stream, so many chunks, are there before they have begun."""
-        return not self._windows[stream].running and len(self._early[stream]) >= chunks
+        window = self._windows[stream]
+        return not window.running and window.first_free - window.end >= chunks
 
     # private
 
+    def _window_of(self, fields: tuple[int, ...], datagram: NDArray[np.uint8]) -> Window | None:
+        """As of `Endpoint`; what is no awaited result may be one that came before its chunk was sent, or again."""
+        position = self._place(fields, len(datagram))
+        if position is None:
+            return super()._window_of(fields, datagram)
+        window, chunk = position
+        values, (place, bit) = payload(datagram[np.newaxis])[0], self._presence
+        if _flies(window, chunk):
+            if fields[0] & MAX_BIT or not int(values[place]) >> bit & 1:
+                self._header_only.append((window, chunk, 0))  # its contribution may never have come to the switch
+            return super()._window_of(fields, datagram)
+        if chunk == window.chunk[chunk % window.window]:
+            self._keep(window, chunk, values)
+        else:
+            self.counters["duplicates"] += 1
+            self._header_only.append((window, chunk, 0))
+        return None
+
     def _place(self, fields: tuple[int, ...], size: int) -> tuple[Window, int] | None:
-        """(window, chunk) of a result with values and route ALL, for a chunk up to the next one of its slot, or the one
-        behind that, while it is in flight."""
+        """(window, chunk) of a result with values and route ALL, for a chunk up to the one in flight or next in its
+        slot."""
         kind, job_id, slot, generation, stream, _, elements, chunk = fields
         job = self.job
         if kind not in RESULTS or kind & ROUTE_BITS or (job_id, generation) != (job.job_id, job.generation):
@@ -156,12 +144,14 @@ class PartialEndpoint(Endpoint):
         offset = slot - window.first_slot
         if not 0 <= offset < window.window or (window.in_flight[offset] and window.kind[offset] & ROUTE_BITS):
             return None
-        following = window.chunk[offset]
-        ago = (following - chunk + HALF) % MODULUS - HALF
-        if ago < -window.window * window.in_flight[offset] or ago % window.window or ago > following:
+        ago = (window.chunk[offset] - chunk) % MODULUS
+        if ago >= HALF or ago % window.window or ago > window.chunk[offset]:
             return None
-        chunk = following - ago
+        chunk = window.chunk[offset] - ago
         return (window, chunk) if version_flag(window, chunk) == kind & FLAG_VERSION else None
+
+    def _count_ranks(self, ranks: int, chunks: int) -> None:
+        self._count(f"{CHUNKS_OF}{ranks}", chunks)
 
     def _keep(self, window: Window, chunk: int, values: Values) -> None:
         if self._early_bytes + 4 * len(values) > RETAINED_BYTES:
@@ -223,8 +213,3 @@ def _flies(window: Window, chunk: int) -> bool:
     """Whether a chunk is in flight."""
     offset = chunk % window.window
     return window.in_flight[offset] and window.chunk[offset] == chunk
-
-
-def _is_ahead(window: Window, chunk: int) -> bool:
-    """Whether a chunk comes after the next one of its slot."""
-    return chunk > window.chunk[chunk % window.window]

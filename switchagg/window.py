@@ -127,7 +127,7 @@ class Window:
         self._transmission = [0] * window  # of the chunk's latest frame
         self._first = [0] * window  # of the chunk's first frame
         self._transmissions = 0
-        self._end = 0  # chunks submitted so far
+        self.end = 0  # chunks submitted so far
         self.limit = 0  # chunks below may be sent: all before the first whose call isn't ready for it
         self._free = list(range(window))  # heap of the next chunk of each free slot
         self._resend: deque[int] = deque()
@@ -152,8 +152,8 @@ class Window:
 
     def submit(self, call: Call, *, describes: Call | None = None) -> None:
         """Append a call, with at least one chunk unless it is described (W3, W12)."""
-        self.running.append(CallInFlight(call, self._end, self._end + call.chunks, call.chunks, describes))
-        self._end += call.chunks
+        self.running.append(CallInFlight(call, self.end, self.end + call.chunks, call.chunks, describes))
+        self.end += call.chunks
         self.raise_limit()
 
     def lengthen(self, call: Call) -> None:
@@ -165,7 +165,7 @@ class Window:
         for later in itertools.islice(self.running, self.running.index(running) + 1, None):
             later.base += more
             later.end += more
-        self._end += more
+        self.end += more
 
     def peek(self) -> tuple[int, bool] | None:
         """(chunk, whether it was sent before) of the next frame; None if nothing may be sent."""
@@ -175,6 +175,11 @@ class Window:
         if len(self._free) <= self._reserve and not self._lowest_is_free():
             return None
         return (self._free[0], False) if self._free[0] < self.limit else None
+
+    @property
+    def first_free(self) -> int:
+        """The first chunk without a result, where none is in flight."""
+        return self._free[0]
 
     def _lowest_is_free(self) -> bool:
         """Whether a slot is free for a chunk below all in flight: without credit, too (G7)."""

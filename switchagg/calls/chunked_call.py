@@ -77,7 +77,7 @@ class ChunkedCall:
 
     def __init__(self, call: ArrayCall, elements: int, workers: int, reserved_elements: int = 0) -> None:
         self.array, self.op, self.codec, self.shares = call.array, call.op, call.codec, call.shares
-        self.description, self.key, self.residual = call.description, call.key, call.residual
+        self.description, self.key, self.residual, self.mean = call.description, call.key, call.residual, call.mean
         self._elements, self._workers, self._room = elements, workers, elements - reserved_elements
         self._limbs = self.codec.word(self.array.dtype).itemsize == 8
         self.begin(0, RUN_MAX * 4 * workers)
@@ -168,16 +168,16 @@ class ChunkedCall:
     def _take(self, data: list[int], values: Values) -> None:
         """Store results that are this rank's to have. A switch with routes leaves the owner's own values to it."""
         route = self.shares.route
-        if self._route is Route.TO_OWNER:
-            combine = np.maximum if self.op is Op.MAX else np.add
-            values = combine(values, self._encoded(data))
-        elif route is not Route.ALL and not self._route:
+        if route is not Route.ALL:
             received = [
                 k for k, c in enumerate(data) if (self._layout.owner(c) == self._rank) is (route is Route.TO_OWNER)
             ]
             if not received:
                 return
             data, values = [data[k] for k in received], values[received]
+        if self._route is Route.TO_OWNER:
+            combine = np.maximum if self.op is Op.MAX else np.add
+            values = combine(values, self._encoded(data))
         words = from_limbs(values) if self._limbs else values
         self._rows.write(data, self._coding.decode(words, index_of(data)))
 

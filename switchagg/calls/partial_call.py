@@ -4,14 +4,14 @@ What of this rank's values isn't in a sum goes to the call's residual, where it 
 as it was given, in place of what its words lacked.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.calls.chunked_call import ArrayCall, ChunkedCall
 from switchagg.codecs import Codes
+from switchagg.codecs.codec import GREATEST_CODE, LEAST_CODE
 from switchagg.codecs.limbs import from_limbs
 from switchagg.job import JobConfig
 from switchagg.layout import index_of
@@ -20,17 +20,16 @@ from switchagg.wire import Op, Route, Values
 
 class PartialCall(ChunkedCall):
     """presence: of each data chunk a bitmap of the ranks in its result, once that is there; of sums with route ALL.
-    counted: how many of these chunks hold so many ranks."""
+    count(ranks, chunks): is told how many of these chunks hold so many ranks."""
 
     def __init__(self, call: ArrayCall, job: JobConfig) -> None:
         self._partly = call.op is Op.SUM and call.shares.route is Route.ALL
-        self._mean = call.mean
+        self.count: Callable[[int, int], None] = lambda ranks, chunks: None
         super().__init__(call, job.elements, job.workers, job.presence if self._partly else 0)
 
     def begin(self, rank: int, window: int) -> None:
         super().begin(rank, window)
         self.presence: NDArray[np.uint64] = np.zeros(self._data_chunks, np.uint64)
-        self.counted: Counter[int] = Counter()
         self._rank_codes = np.zeros(self._data_chunks, np.int64)
         self._coded = np.zeros(self._data_chunks, bool)
         self._most = np.zeros(self._data_chunks, np.int64)  # agreed codes
@@ -43,7 +42,7 @@ class PartialCall(ChunkedCall):
 
     def _agree(self, first: int, codes: Codes) -> None:
         super()._agree(first, codes)
-        self._most[first : first + len(codes)] = codes
+        self._most[first : first + len(codes)] = np.clip(codes, LEAST_CODE, GREATEST_CODE)
 
     def _words_to_send(self, data: list[int]) -> Values:
         """Zeros, and no presence, for rows that the agreed code doesn't cover."""
@@ -74,7 +73,7 @@ class PartialCall(ChunkedCall):
         words = values[:, : self._room]
         for count in np.unique(counts).tolist():
             chosen = np.flatnonzero(counts == count)
-            self.counted[count] += len(chosen)
+            self.count(count, len(chosen))
             self._store([data[place] for place in chosen], np.ascontiguousarray(words[chosen]), count)
 
     def _store(self, data: Sequence[int], words: Values, count: int) -> None:
@@ -82,7 +81,7 @@ class PartialCall(ChunkedCall):
         self._coding.ranks = count
         rows = self._coding.decode(from_limbs(words) if self._limbs else words, index_of(data))
         self._coding.ranks = self._workers
-        self._rows.write(data, rows / rows.dtype.type(max(count, 1)) if self._mean else rows)
+        self._rows.write(data, rows / rows.dtype.type(max(count, 1)) if self.mean else rows)
 
     def _give_back(self, data: list[int]) -> None:
         """To the residual, as numbers: a NaN or an infinity is forgotten (as in `codec.lost`)."""

@@ -67,6 +67,7 @@ class SmallCall:
     """The small call of an array, for a core that asks for its chunks (`Call`): the data after its head."""
 
     op = Op.SUM
+    mean = False
 
     def __init__(self, array: Array, codec: Codec, rows: int, elements: int, workers: int) -> None:
         self.array, self.codec, self.shares = array, codec, EVERYONE

@@ -14,17 +14,27 @@ from switchagg.calls.chunked_call import ArrayCall, Call
 from switchagg.codecs import Array, Codec
 from switchagg.description import WORDS, Words, difference
 from switchagg.endpoint import CallCompleted, Event, StreamFailed
-from switchagg.errors import JobError
 from switchagg.job import MAX_CHILDREN, JobConfig
 from switchagg.layout import Shares
 from switchagg.native import headers
-from switchagg.native.headers import SA_CALL_COMPLETED, SA_CALLS_DIFFER, SA_EACH_RANK, SA_NO_EVENT
+from switchagg.native.headers import (
+    SA_CALL_COMPLETED,
+    SA_CALLS_DIFFER,
+    SA_EACH_RANK,
+    SA_ENDPOINT_ALL_COUNTERS,
+    SA_ENDPOINT_CHUNKS_OF,
+    SA_NO_EVENT,
+)
 from switchagg.native.library import job_struct, load
 from switchagg.native.native_codec import DTYPES, number_of
+from switchagg.partial_endpoint import CHUNKS_OF
 from switchagg.wire import Bundle, Op, frame_bytes
 
 NativeEvent = headers.struct("sa_event")
-ENDPOINT_COUNTERS = headers.names("sa_endpoint_counter", "SA_ENDPOINT_")
+ENDPOINT_COUNTERS = (
+    *headers.names("sa_endpoint_counter", "SA_ENDPOINT_"),
+    *(f"{CHUNKS_OF}{ranks}" for ranks in range(SA_ENDPOINT_ALL_COUNTERS - SA_ENDPOINT_CHUNKS_OF)),
+)
 
 ALWAYS_SHOWN = 5
 """An Endpoint shows so many counters from the start, the first ones; the others appear once they have counted."""
@@ -52,7 +62,7 @@ def submission(call: "Submitted", number: int, stream: int) -> bytes:
     route, owner, unit, routed, rows = call.shares
     first, end = rows or (0, 0)
     values = (place, lost, array.size, first, end - first)
-    whose = (route, SA_EACH_RANK if owner is None else owner, unit, routed)
+    whose = (route, SA_EACH_RANK if owner is None else owner, unit, routed, call.mean)
     words = call.description or _NO_WORDS
     return _SUBMISSION.pack(number, call.key, *values, stream, codec, dtype, call.op, *whose, *words)
 
@@ -79,6 +89,8 @@ class Submitted(Protocol):
     def key(self) -> int: ...
     @property
     def residual(self) -> Array | None: ...
+    @property
+    def mean(self) -> bool: ...
 
 
 class NativeEndpoint:
@@ -93,8 +105,6 @@ class NativeEndpoint:
 
     def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None) -> None:
         assert 0 <= rank < job.workers
-        if job.partial:
-            raise JobError("partial sums: the core in C has none; the one in Python has (SWITCHAGG_NATIVE=0)")
         self._library = load()
         self.job = job
         self.rank = rank
@@ -189,12 +199,14 @@ class NativeEndpoint:
     @property
     def counters(self) -> dict[str, int]:
         """As they are now."""
-        values = self._counters[: len(ENDPOINT_COUNTERS)]
-        return {
-            name: value
-            for index, (name, value) in enumerate(zip(ENDPOINT_COUNTERS, values, strict=True))
-            if value or index < ALWAYS_SHOWN
-        }
+        values = self._counters[:SA_ENDPOINT_ALL_COUNTERS]
+        numbered = enumerate(zip(ENDPOINT_COUNTERS, values, strict=True))
+        return {name: value for index, (name, value) in numbered if value or index < ALWAYS_SHOWN}
+
+    def has_early(self, stream: int, chunks: int) -> bool:
+        """As of `Endpoint`; any thread may call it."""
+        early: int = self._library.sa_endpoint_early_chunks(self._handle, stream)
+        return early >= chunks
 
     @property
     def memory_bytes(self) -> int:

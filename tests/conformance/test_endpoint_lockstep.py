@@ -1,5 +1,5 @@
 """Are the endpoints in Python and in C the same machine? Both get the same inputs, step by step: W1 to W9, W12,
-F1 to F7.
+F1 to F7, and Q6 to Q8 in jobs with partial sums.
 
 A script is drawn from a seed: calls of all kinds, sending with all limits, results in any order, lost, twice, spoilt,
 unknown senders, timers early and late. After every step the frames must be the same bytes, and so must events,
@@ -8,6 +8,7 @@ deadlines, counters and the arrays of finished calls.
 
 import itertools
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,12 @@ from switchagg.calls.array_calls import array_call, chunked_call, split
 from switchagg.codecs import FIXED_POINT, Codec, codec_named
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import CallSignature, Words
-from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
+from switchagg.endpoint import CallCompleted, StreamFailed
 from switchagg.job import CONGESTION, MODULUS, JobConfig, StreamConfig
 from switchagg.layout import Shares, shares_of
 from switchagg.native.library import missing
-from switchagg.native.native_endpoint import NativeEndpoint
+from switchagg.native.native_endpoint import ENDPOINT_COUNTERS, NativeEndpoint
+from switchagg.partial_endpoint import CHUNKS_OF, endpoint_of
 from switchagg.wire import FLAG_RESULT, FLAGS_AT, HEADER_BYTES, MARKED, RANK_AT, Op, Packet, encode, frame_bytes
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")
@@ -51,12 +53,12 @@ class Pair:
     """One worker, twice."""
 
     def __init__(self, job: JobConfig, rank: int, start: int) -> None:
-        self.python = Endpoint(job, rank)
+        self.python = endpoint_of(job, rank)
         self.native = NativeEndpoint(job, rank)
         self._calls: dict[int, tuple[Any, Any]] = {}
         for stream, window in enumerate(self.python._windows):
             size = window.window
-            window._end = window._limit = start
+            window.end = window.limit = start
             window._free = list(range(start, start + size))
             window.chunk = [start + (offset - start) % size for offset in range(size)]
             self.native.start_at(stream, start)
@@ -115,7 +117,7 @@ class Pair:
 class Script:
     """A job, its workers in pairs, a switch, and the results in flight to each rank."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, partial: bool = False) -> None:
         rng = self.rng = random.Random(seed)
         streams, first = [], 0
         for _ in range(rng.choice([1, 1, 2, 3])):
@@ -133,6 +135,12 @@ class Script:
             retry_limit=rng.choice([2, 100]),
             congestion=rng.choice(CONGESTION),
         )
+        if partial:
+            workers = max(2, self.job.workers)
+            backups, close_ns = rng.choice([(1, 0), (workers - 1, 0), (0, 3 * MS), (1, 20 * MS)])
+            elements = max(self.job.elements, 4)
+            terms: dict[str, Any] = {"backups": backups, "close_after_ns": close_ns, "elements": elements}
+            self.job = replace(self.job, workers=workers, **terms)
         self.marked = rng.choice([0, 0, 0.02, 0.3, 1])  # of what arrives
         self.switch = ReferencePlane(first, self.job.elements)
         self.switch.admit(self.job, range(self.job.workers))
@@ -144,7 +152,7 @@ class Script:
         self.codec = self.codecs.choice(
             [FIXED_POINT] * 6 + [codec_named(name) for name in ("lanes4", "lanes8", "lanes16")]
         )
-        self.described = rng.random() < 0.5
+        self.described = rng.random() < 0.5 and not partial
         self.routed = rng.random() < 0.8
         self.now_ns = rng.randrange(10**18)
         self.events: list[str] = []
@@ -167,10 +175,13 @@ class Script:
 
     def submit(self, rank: int) -> None:
         dtype = self.rng.choice([np.float32, np.float32, np.float64, np.int32, np.int64])
-        if self.job.elements < 3:
+        if self.job.elements < 4:
             dtype = self.rng.choice([np.float32, np.int32])
         op = "max" if dtype is np.int32 and self.rng.random() < 0.5 else "sum"
         kind = self.rng.choice(["allreduce", "allreduce", "reduce_scatter", "all_gather", "broadcast", "reduce"])
+        if self.job.partial and dtype in (np.float32, np.float64):
+            kind = "allreduce" if kind.startswith("reduce") else kind  # under a code that lacks this rank's
+            op = self.rng.choice(["sum", "avg"]) if kind == "allreduce" else op
         root, unit = self.rng.randrange(len(self.pairs)), self.rng.choice([1, 1, 2])
         shares = shares_of(kind, root, unit)._replace(routed=self.routed)
         stream = self.rng.randrange(len(self.job.streams))
@@ -267,9 +278,10 @@ class Script:
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")  # sums beyond the float type are among what is compared
-def test_every_step_is_the_same(seed: int) -> None:
+@pytest.mark.parametrize("partial", [False, True])
+def test_every_step_is_the_same(seed: int, partial: bool) -> None:
     try:
-        Script(seed).run()
+        Script(seed, partial).run()
     except AssertionError as error:
         pytest.fail(f"{error}\nreplay: python -m pytest tests/conformance -k every_step_is_the_same --seed {seed}")
 
@@ -278,8 +290,8 @@ def test_scripts_reach_losses_timeouts_and_completions() -> None:
     """Calls end, streams give up, chunks are resent by evidence and by timers, and every counter counts."""
     events: list[str] = []
     counters: dict[str, int] = {}
-    for seed in range(120):
-        script = Script(seed)
+    for seed in range(160):
+        script = Script(seed, seed % 4 == 3)
         script.run()
         events += script.events
         for pair in script.pairs:
@@ -289,7 +301,9 @@ def test_scripts_reach_losses_timeouts_and_completions() -> None:
     assert events.count("StreamFailed") > 3
     assert events.count("Differs") > 5
     assert all(count > 5 for count in counters.values()), counters
-    assert len(counters) == 17
+    assert counters.keys() == {name for name in ENDPOINT_COUNTERS if not name.startswith(CHUNKS_OF)} - {
+        "early_refused"
+    } | {f"{CHUNKS_OF}{ranks}" for ranks in range(4)}
 
 
 @pytest.mark.parametrize("congestion", CONGESTION)

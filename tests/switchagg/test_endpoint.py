@@ -487,7 +487,7 @@ def test_chunk_numbers_wrap_on_the_wire(core: str) -> None:
         endpoint.start_at(0, start)
     else:
         state = endpoint._windows[0]
-        state._end = state._limit = start
+        state.end = state.limit = start
         following = sorted(start + (offset - start) % 3 for offset in range(3))
         state._free = following
         state.chunk = [next(c for c in following if c % 3 == offset) for offset in range(3)]

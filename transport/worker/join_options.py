@@ -79,7 +79,6 @@ class JoinOptions(JobTerms, LocalOptions):
                 not self.kind.header_only,
                 f"link {self.link}: its packets are all of one size; take {_links_with_header_only()}",
             ),
-            (self.core == "native", "core native: the Python core alone has them; take auto"),
             (spec.row_codec is None, f"codec {self.codec}: it needs all ranks; take one of rows, as fixed_point"),
             (spec.feedback == "ef21", f"codec {self.codec}: its totals need every rank's difference; take +ef"),
         ):

@@ -88,6 +88,10 @@ class NativeWorkerLoop(CallLoop[Submitted]):
             **{f"link_{name}": value for name, value in self._link.counters.items()},
         }
 
+    def has_early(self, stream: int, chunks: int) -> bool:
+        with self._lock:
+            return self._endpoint is not None and self._endpoint.has_early(stream, chunks)
+
     def _key(self, call: Submitted) -> int:
         self._number += 1
         return self._number

@@ -225,6 +225,9 @@ class RdmaWorkerLoop(CallLoop[Any]):
             **{f"link_{name}": value for name, value in self._link.counters.items()},
         }
 
+    def has_early(self, stream: int, chunks: int) -> bool:
+        return self._endpoint.has_early(stream, chunks)
+
     def _enqueue(self, stream: int, call: Call, key: int) -> None:
         self._calls.append((stream, call))
         self._link.wake()

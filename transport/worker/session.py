@@ -36,7 +36,6 @@ from switchagg.job import JobConfig
 from switchagg.join import Join
 from switchagg.native import library
 from switchagg.native.native_codec import missing
-from switchagg.partial_endpoint import PartialEndpoint
 from switchagg.priority import class_of
 from transport.contracts.group_contract import Matching
 from transport.control import control_messages
@@ -47,7 +46,7 @@ from transport.worker.join_options import JoinOptions
 from transport.worker.path_diagnosis import PathDiagnosis
 from transport.worker.session_membership import SessionMembership
 from transport.worker.worker_endpoints import Admission, WorkerEndpoint
-from transport.worker.worker_loop import CallLoop, WorkerLoop, all_of
+from transport.worker.worker_loop import CallLoop, all_of
 from transport.zeromq.keys import as_keys
 
 logger = logging.getLogger(__name__)
@@ -224,8 +223,9 @@ class SwitchSession:
         sums."""
         loop = self._loop
         with self._membership.lock:
-            endpoint = loop.endpoint if isinstance(loop, WorkerLoop) and not self._calls.ledger else None
-            return isinstance(endpoint, PartialEndpoint) and self._calls.finished_without(endpoint.has_early, sizes)
+            if loop is None or not self.job.partial or self._calls.ledger:
+                return False
+            return self._calls.finished_without(loop.has_early, sizes)
 
     def status(self) -> dict[str, Any]:
         """The switch's report of itself and its jobs, with this job's slots (`seen`); JobError after 5 s."""
@@ -306,7 +306,7 @@ class SwitchSession:
 
 def _chosen_core(options: JoinOptions) -> str:
     """ "native" or "python"; raises JobError for a core that can't be had here."""
-    if options.core == "python" or options.partial or options.kind.cores == ("python",):
+    if options.core == "python" or options.kind.cores == ("python",):
         return "python"
     reason = library.missing() or missing(options.codec_spec.row_codec or FIXED_POINT)
     if not reason:

@@ -159,6 +159,10 @@ class CallLoop(ABC, Generic[CallT]):
         """Why the loop has ended or is about to; None while it works."""
         return self._failure
 
+    @abstractmethod
+    def has_early(self, stream: int, chunks: int) -> bool:
+        """See `Endpoint.has_early`."""
+
     @property
     @abstractmethod
     def counters(self) -> dict[str, int]:
@@ -299,6 +303,9 @@ class WorkerLoop(CallLoop[Call]):
             "ecn_marked": self._congested,
             **{f"link_{name}": value for name, value in self._link.counters.items()},
         }
+
+    def has_early(self, stream: int, chunks: int) -> bool:
+        return self.endpoint.has_early(stream, chunks)
 
     def _enqueue(self, stream: int, call: Call, key: int) -> None:
         self._calls.append((stream, call))

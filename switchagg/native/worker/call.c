@@ -9,7 +9,7 @@
 /* How many chunks may be sent once the codes of the first `known` groups are agreed (W4). */
 static uint64_t sa_ready_after(const struct sa_call *call, uint64_t known) {
     if (known == call->groups) return call->chunks;
-    return 1 + known * (call->coding.elements + 1ull) + (known + 1 < call->groups);
+    return 1 + known * (call->elements + 1ull) + (known + 1 < call->groups);
 }
 
 /* The contents of a chunk: values if `scale` is 0, else the codes of a group. */
@@ -21,7 +21,7 @@ struct sa_content {
 static struct sa_content sa_content(struct sa_call *call, uint64_t position) {
     if (!call->groups) return (struct sa_content){position, 0};
     if (position == 0) return (struct sa_content){0, 1};
-    uint64_t block = call->coding.elements + 1ull; /* a group's data and, before it, the next group's scale chunk */
+    uint64_t block = call->elements + 1ull; /* a group's data and, before it, the next group's scale chunk */
     uint64_t group = call->near, rest = position - 1 - group * block;
     if (rest >= block) { /* or wrapped: it is of an earlier one */
         group = call->near = sa_quotient(position - 1, block);
@@ -31,7 +31,7 @@ static struct sa_content sa_content(struct sa_call *call, uint64_t position) {
         if (rest == 0) return (struct sa_content){group + 1, 1};
         rest--;
     }
-    return (struct sa_content){group * call->coding.elements + rest, 0};
+    return (struct sa_content){group * call->elements + rest, 0};
 }
 
 static uint8_t *sa_values(const struct sa_call *call, const struct sa_span *span) {
@@ -49,18 +49,18 @@ static void sa_prepare_until(struct sa_call *call, uint64_t end) {
     if (end > call->layout.chunks) end = call->layout.chunks;
     for (uint64_t chunk = call->prepared; chunk < end; chunk++) {
         struct sa_span span = sa_layout_span(&call->layout, chunk);
-        call->codes[chunk] = (int16_t)coding->codec->prepare(coding, sa_values(call, &span), span.count);
+        call->local_codes[chunk] = (int16_t)coding->codec->prepare(coding, sa_values(call, &span), span.count);
     }
     if (end > call->prepared) call->prepared = end;
 }
 
 /* This worker's codes of a group; the least where there is no data chunk. */
 static void sa_own_codes(struct sa_call *call, uint64_t group, uint8_t *payload) {
-    uint32_t elements = call->coding.elements;
+    uint32_t elements = call->elements;
     uint64_t chunk = group * elements;
     sa_prepare_until(call, chunk + elements);
     for (uint32_t i = 0; i < elements; i++, chunk++)
-        sa_put_code(payload + 4ull * i, chunk < call->layout.chunks ? call->codes[chunk] : SA_CODE_LEAST);
+        sa_put_code(payload + 4ull * i, chunk < call->layout.chunks ? call->local_codes[chunk] : SA_CODE_LEAST);
 }
 
 /* A group's codes are agreed. */
@@ -76,8 +76,8 @@ static void sa_advance(struct sa_call *call, uint64_t group) {
 }
 
 static void sa_agree(struct sa_call *call, uint64_t group, const uint8_t *payload) {
-    uint64_t first = group * call->coding.elements, rest = call->layout.chunks - first;
-    uint32_t count = rest < call->coding.elements ? (uint32_t)rest : call->coding.elements;
+    uint64_t first = group * call->elements, rest = call->layout.chunks - first;
+    uint32_t count = rest < call->elements ? (uint32_t)rest : call->elements;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t value;
         memcpy(&value, payload + 4ull * i, sizeof value);
@@ -135,7 +135,7 @@ static void sa_chunked_read(struct sa_call *call, uint64_t position, uint8_t *pa
     }
     struct sa_span span = sa_layout_span(&call->layout, content.index);
     /* A row of the group after the next, with each one sent: read once for all, they would come from memory at its pace. */
-    if (call->groups) sa_prepare_until(call, content.index + 2 * (uint64_t)call->coding.elements + 1);
+    if (call->groups) sa_prepare_until(call, content.index + 2 * (uint64_t)call->elements + 1);
     if (call->route == SA_ROUTE_FROM_OWNER && span.owner != call->rank) /* another's, for a switch without routes */
         memset(payload, 0, 4ull * call->coding.elements);
     else
@@ -167,6 +167,68 @@ static void sa_chunked_pass(struct sa_call *call, uint64_t position) {
 
 static const struct sa_call_form chunked = {sa_chunked_kind, sa_chunked_read, sa_chunked_write, sa_chunked_pass};
 
+/* ---- partial sums (Q6) */
+
+/* Of this rank's values none is in the sum: all go to its residual, as numbers. */
+static void sa_give_back(const struct sa_call *call, const struct sa_span *span) {
+    const sa_float32_at *values = (const sa_float32_at *)sa_values(call, span);
+    for (uint32_t i = 0; call->residual && i < span->count; i++)
+        call->residual[span->low + i] = values[i] - values[i] == 0 ? values[i] : 0;
+}
+
+static void sa_partial_read(struct sa_call *call, uint64_t position, uint8_t *payload) {
+    struct sa_content content = sa_content(call, position);
+    uint32_t room = call->coding.elements, presence = SA_BE32(1u << call->rank % 32);
+    if (content.scale) {
+        sa_own_codes(call, content.index, payload);
+        return;
+    }
+    struct sa_span span = sa_layout_span(&call->layout, content.index);
+    if (call->groups) sa_prepare_until(call, content.index + 2 * (uint64_t)call->elements + 1);
+    if (call->groups && call->local_codes[content.index] > call->codes[content.index]) { /* not covered */
+        memset(payload, 0, 4ull * call->elements);
+        sa_give_back(call, &span);
+        return;
+    }
+    sa_encode(call, content.index, &span, payload);
+    memset(payload + 4ull * room, 0, 4ull * (call->elements - room));
+    memcpy(payload + 4ull * (room + call->rank / 32), &presence, sizeof presence);
+}
+
+/* Divide by how many ranks there are in a sum. */
+static void sa_divide(const struct sa_call *call, const struct sa_span *span, uint32_t ranks) {
+    sa_float32_at *single = (sa_float32_at *)sa_values(call, span);
+    sa_float64_at *twice = (sa_float64_at *)single;
+    for (uint32_t i = 0; i < span->count; i++)
+        if (call->coding.dtype == SA_FLOAT32)
+            single[i] /= (float)ranks;
+        else
+            twice[i] /= ranks;
+}
+
+static void sa_partial_write(struct sa_call *call, uint64_t position, const uint8_t *payload) {
+    struct sa_content content = sa_content(call, position);
+    uint32_t ranks = 0, present;
+    if (content.scale) {
+        sa_agree(call, content.index, payload);
+        return;
+    }
+    struct sa_span span = sa_layout_span(&call->layout, content.index);
+    for (uint32_t i = call->coding.elements; i < call->elements; i++) {
+        memcpy(&present, payload + 4ull * i, sizeof present);
+        ranks += (uint32_t)__builtin_popcount(present);
+    }
+    memcpy(&present, payload + 4ull * (call->coding.elements + call->rank / 32), sizeof present);
+    if (!(SA_BE32(present) >> call->rank % 32 & 1u)) sa_give_back(call, &span);
+    call->chunks_of[ranks]++;
+    struct sa_coding coding = call->coding;
+    coding.ranks = ranks;
+    coding.codec->decode(&coding, sa_values(call, &span), span.count, sa_code(call, content.index), payload);
+    if (call->mean && ranks) sa_divide(call, &span, ranks);
+}
+
+static const struct sa_call_form partial_sum = {sa_chunked_kind, sa_partial_read, sa_partial_write, sa_chunked_pass};
+
 static struct sa_layout sa_layout_of(const struct sa_coding *coding, const struct sa_submission *submission,
                                      uint32_t window) {
     struct sa_layout layout;
@@ -177,16 +239,18 @@ static struct sa_layout sa_layout_of(const struct sa_coding *coding, const struc
     return layout;
 }
 
-uint64_t sa_call_codes(const struct sa_coding *coding, const struct sa_submission *submission) {
-    return coding->codec->rounds ? sa_layout_of(coding, submission, 0).chunks : 0;
+uint64_t sa_call_codes(const struct sa_coding *coding, const struct sa_submission *submission, uint32_t elements) {
+    uint64_t of_each = coding->codec->rounds * (coding->elements < elements ? 2u : 1u);
+    return of_each ? of_each * sa_layout_of(coding, submission, 0).chunks : 0;
 }
 
 void sa_call_init(struct sa_call *call, const struct sa_coding *coding, const struct sa_submission *submission,
                   const struct sa_caller *caller, int16_t *codes) {
     struct sa_layout layout = sa_layout_of(coding, submission, caller->window);
-    uint64_t groups = coding->codec->rounds ? (layout.chunks + coding->elements - 1) / coding->elements : 0;
+    int partial = coding->elements < caller->elements;
+    uint64_t groups = coding->codec->rounds ? (layout.chunks + caller->elements - 1) / caller->elements : 0;
     *call = (struct sa_call){
-        .form = &chunked,
+        .form = partial ? &partial_sum : &chunked,
         .coding = *coding,
         .layout = layout,
         .data = submission->data,
@@ -194,11 +258,15 @@ void sa_call_init(struct sa_call *call, const struct sa_coding *coding, const st
         .groups = groups,
         .chunks = layout.chunks + groups,
         .codes = codes,
+        .local_codes = partial && codes ? codes + layout.chunks : codes,
         .op = submission->op,
         .rank = caller->rank,
         .route = submission->route,
         .routed = submission->routed,
+        .mean = submission->mean,
+        .elements = caller->elements,
         .scratch = caller->scratch,
+        .chunks_of = caller->chunks_of,
     };
     call->ready = sa_ready_after(call, 0);
 }

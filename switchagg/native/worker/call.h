@@ -15,7 +15,9 @@
 struct sa_caller {
     uint32_t rank;
     uint32_t window;   /* slots of the stream */
+    uint32_t elements; /* E */
     uint32_t *scratch; /* E elements, for a moment */
+    uint64_t *chunks_of; /* [m]: counts data chunks of partial sums that hold the values of m ranks */
 };
 
 struct sa_small;
@@ -33,12 +35,16 @@ struct sa_call {
     uint64_t known;  /* leading groups whose codes are agreed */
     uint64_t prepared; /* leading data chunks with a code in `codes` */
     int16_t *codes;  /* of each data chunk, if agreed on: this worker's own until then */
+    int16_t *local_codes; /* this worker's own: `codes`, or in a partial sum an array beside it */
     uint32_t op;
     uint32_t ahead;  /* group known + 1 is agreed as well */
     uint32_t rank;
     uint32_t route;  /* who gives the values, and who gets the results */
     uint32_t routed; /* the packets say so; else all ranks send and get values */
+    uint32_t mean;   /* of a partial sum: it is divided by the ranks in it */
+    uint32_t elements;
     uint32_t *scratch;
+    uint64_t *chunks_of;
     struct sa_small *small; /* of a small call */
     uint32_t undecided;     /* it isn't known yet how many chunks it has (W16): later calls wait for that */
 };
@@ -58,10 +64,11 @@ struct sa_call_form {
     void (*pass)(struct sa_call *call, uint64_t position);
 };
 
-/* Returns how many codes a call stores. */
-uint64_t sa_call_codes(const struct sa_coding *coding, const struct sa_submission *submission);
+/* Returns how many codes a call stores. elements: E. */
+uint64_t sa_call_codes(const struct sa_coding *coding, const struct sa_submission *submission, uint32_t elements);
 
-/* `codes`: room for sa_call_codes of them. */
+/* `codes`: room for sa_call_codes of them. coding: its elements are fewer than the caller's for a partial sum, whose data
+   chunks say in the others whose values are in them (Q6). */
 void sa_call_init(struct sa_call *call, const struct sa_coding *coding, const struct sa_submission *submission,
                   const struct sa_caller *caller, int16_t *codes);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "switchagg/native/abi.h"
+#include "switchagg/native/worker/partial_sums.h"
 #include "switchagg/native/worker/small_call.h"
 #include "switchagg/native/worker/window.h"
 
@@ -30,7 +31,8 @@ struct sa_endpoint {
     struct sa_predictions predictions;
     uint32_t *scratch;              /* E elements, for sa_call_form.write */
     struct sa_waiting_event *events, *last_event;
-    uint64_t counters[SA_ENDPOINT_COUNTERS];
+    struct sa_partial_sums partial;
+    uint64_t counters[SA_ENDPOINT_ALL_COUNTERS];
 };
 
 /* ---- events */
@@ -79,10 +81,10 @@ static struct sa_running *sa_running_new(const struct sa_submission *submission,
     return running;
 }
 
-static void sa_chunked_init(const struct sa_endpoint *endpoint, struct sa_running *running,
+static void sa_chunked_init(struct sa_endpoint *endpoint, struct sa_running *running,
                             const struct sa_submission *submission, const struct sa_coding *coding) {
-    struct sa_caller caller = {
-        endpoint->rank, endpoint->windows[submission->stream].window, endpoint->scratch};
+    struct sa_caller caller = {endpoint->rank, endpoint->windows[submission->stream].window, endpoint->elements,
+                               endpoint->scratch, endpoint->counters + SA_ENDPOINT_CHUNKS_OF};
     sa_call_init(&running->call, coding, submission, &caller, (int16_t *)(running + 1));
 }
 
@@ -108,17 +110,18 @@ static struct sa_running *sa_description_new(struct sa_endpoint *endpoint, const
 }
 
 static struct sa_running *sa_described_new(struct sa_endpoint *endpoint, const struct sa_submission *submission) {
-    uint32_t rows = 0;
+    int sum_of_all = submission->op == SA_OP_SUM && submission->route == SA_ROUTE_ALL;
+    uint32_t rows = 0, presence = sum_of_all ? endpoint->partial.presence : 0;
     if (submission->codec == endpoint->fixed_point && submission->dtype == SA_FLOAT32 && !submission->residual &&
-        submission->op == SA_OP_SUM && submission->route == SA_ROUTE_ALL)
+        sum_of_all && !presence)
         rows = sa_small_rows(endpoint->elements, endpoint->workers, submission->count);
     struct sa_coding coding;
-    sa_coding_begin(&coding, rows ? endpoint->wide : submission->codec, submission->dtype, endpoint->elements,
-                    endpoint->workers);
+    sa_coding_begin(&coding, rows ? endpoint->wide : submission->codec, submission->dtype,
+                    endpoint->elements - presence, endpoint->workers);
     coding.key = submission->key;
     if (submission->residual) coding.random = 0; /* what is lost is fed back */
     uint64_t extra = rows ? sa_small_bytes(endpoint->elements, rows)
-                          : sizeof(int16_t) * (endpoint->size_only ? 0 : sa_call_codes(&coding, submission));
+                          : sizeof(int16_t) * (endpoint->size_only ? 0 : sa_call_codes(&coding, submission, endpoint->elements));
     struct sa_running *running = sa_running_new(submission, extra);
     if (!running) return NULL;
     if (rows)
@@ -131,24 +134,6 @@ static struct sa_running *sa_described_new(struct sa_endpoint *endpoint, const s
 static void sa_enqueue(struct sa_endpoint *endpoint, uint32_t stream, struct sa_running *running) {
     endpoint->bytes += running->bytes;
     sa_window_submit(&endpoint->windows[stream], running);
-}
-
-SA_EXPORT int sa_endpoint_submit(struct sa_endpoint *endpoint, const struct sa_submission *submission) {
-    struct sa_running *running = sa_described_new(endpoint, submission), *description = NULL;
-    if (!running) return -1;
-    if ((submission->description[0] || running->call.small) &&
-        !(description = sa_description_new(endpoint, submission, running))) {
-        free(running);
-        return -1;
-    }
-    if (description) sa_enqueue(endpoint, submission->stream, description);
-    if (description || running->call.chunks) {
-        sa_enqueue(endpoint, submission->stream, running);
-    } else {
-        endpoint->bytes += running->bytes;
-        sa_add_event(endpoint, &running->waiting);
-    }
-    return 0;
 }
 
 /* ---- inputs */
@@ -191,6 +176,9 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
     struct sa_window *window = &endpoint->windows[header.stream];
     uint32_t offset = (uint32_t)SA_BE16(header.slot) - window->first_slot; /* below first_slot: huge */
     struct sa_slot *slot = &window->slots[offset < window->window ? offset : 0];
+    if (endpoint->partial.presence && header.elements && sa_route(kind) == SA_ROUTE_ALL && offset < window->window &&
+        sa_partial_take(&endpoint->partial, window, offset, kind, SA_BE32(header.chunk), datagram + SA_HEADER_BYTES))
+        return;
     if (offset >= window->window || slot->state == SA_IS_FREE || (uint32_t)slot->chunk != SA_BE32(header.chunk) ||
         (kind & SA_VERSION) != (slot->version ? SA_VERSION : 0) || (kind ^ slot->kind) & SA_SHARE ||
         (sa_route(kind) != SA_ROUTE_ALL && sa_gives(endpoint, kind) == (header.elements != 0))) {
@@ -207,6 +195,7 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
     window->to_mark += congested;
     endpoint->counters[SA_ENDPOINT_MARKED] += marked;
     sa_window_answered(window, offset, now_ns, marked);
+    if (window->partial) sa_partial_answered(window, offset);
     endpoint->counters[SA_ENDPOINT_RESULTS]++;
     if (!window->touched) endpoint->touched[(*touched)++] = window;
     window->touched = 1;
@@ -262,6 +251,33 @@ static void sa_complete(struct sa_endpoint *endpoint, struct sa_window *window) 
     }
 }
 
+/* Give calls what came before they had sent it, and report. */
+static void sa_take_early(struct sa_endpoint *endpoint, struct sa_window *window) {
+    sa_partial_take_early(&endpoint->partial, window);
+    sa_complete(endpoint, window);
+    uint64_t early = window->running ? 0 : sa_window_first_free(window) - window->end;
+    __atomic_store_n(&window->early_chunks, early, __ATOMIC_RELEASE);
+}
+
+SA_EXPORT int sa_endpoint_submit(struct sa_endpoint *endpoint, const struct sa_submission *submission) {
+    struct sa_running *running = sa_described_new(endpoint, submission), *description = NULL;
+    if (!running) return -1;
+    if ((submission->description[0] || running->call.small) &&
+        !(description = sa_description_new(endpoint, submission, running))) {
+        free(running);
+        return -1;
+    }
+    if (description) sa_enqueue(endpoint, submission->stream, description);
+    if (description || running->call.chunks) {
+        sa_enqueue(endpoint, submission->stream, running);
+    } else {
+        endpoint->bytes += running->bytes;
+        sa_add_event(endpoint, &running->waiting);
+    }
+    if (endpoint->partial.presence) sa_take_early(endpoint, &endpoint->windows[submission->stream]);
+    return 0;
+}
+
 SA_EXPORT void sa_endpoint_receive(struct sa_endpoint *endpoint, const uint8_t *bundle, uint64_t rows, uint32_t size,
                                    int64_t now_ns, uint32_t congested) {
     if (size < SA_HEADER_BYTES) {
@@ -276,6 +292,8 @@ SA_EXPORT void sa_endpoint_receive(struct sa_endpoint *endpoint, const uint8_t *
         sa_window_after_results(endpoint->touched[i]);
         sa_complete(endpoint, endpoint->touched[i]);
     }
+    for (uint32_t stream = 0; stream < endpoint->stream_count && endpoint->partial.presence; stream++)
+        if (endpoint->windows[stream].early) sa_take_early(endpoint, &endpoint->windows[stream]);
 }
 
 static void sa_give_up(struct sa_endpoint *endpoint, struct sa_window *window) {
@@ -304,6 +322,7 @@ SA_EXPORT void sa_endpoint_handle_timer(struct sa_endpoint *endpoint, int64_t no
         else
             sa_window_time_out(window, now_ns);
     }
+    if (endpoint->partial.presence) sa_partial_handle_timer(&endpoint->partial, now_ns);
 }
 
 /* ---- outputs */
@@ -350,16 +369,15 @@ static void sa_rotate_equals(struct sa_endpoint *endpoint) {
     endpoint->next_order = order;
 }
 
-static uint32_t sa_class_of(int32_t priority) {
-    return priority < 0 ? 0 : priority < (int32_t)SA_CLASSES ? (uint32_t)priority : SA_CLASSES - 1;
-}
-
 /* places: NULL: back to back from `out` on. */
 SA_INLINE uint32_t sa_frames(struct sa_endpoint *endpoint, int64_t now_ns, uint32_t limit, uint32_t class,
                              uint8_t *const *places, uint8_t *out, uint32_t *size) {
     uint32_t count = 0;
+    if (endpoint->partial.due_count)
+        count = sa_partial_frames(&endpoint->partial, class, limit, &endpoint->header, places, out);
     const struct sa_window *cut = NULL; /* its next frame has another size: nothing less urgent may pass it */
-    *size = endpoint->frame_bytes;
+    *size = count ? SA_HEADER_BYTES : endpoint->frame_bytes;
+    if (count) return count;
     for (uint32_t i = 0; i < endpoint->stream_count && count < limit; i++) {
         struct sa_window *window = endpoint->by_priority[i];
         if (class != SA_ANY_CLASS && sa_class_of(window->priority) != class) continue;
@@ -374,7 +392,10 @@ SA_INLINE uint32_t sa_frames(struct sa_endpoint *endpoint, int64_t now_ns, uint3
             }
             *size = bytes;
             sa_window_sent(window, offset, now_ns);
-            sa_build(endpoint, window, offset, bytes, places ? places[count] : out + (uint64_t)count * bytes);
+            uint8_t *frame = places ? places[count] : out + (uint64_t)count * bytes;
+            sa_build(endpoint, window, offset, bytes, frame);
+            if (window->partial)
+                sa_partial_sent(&endpoint->partial, window, offset, now_ns, frame + offsetof(struct sa_header, rank));
             window->in_bundle = 1;
             count++;
         }
@@ -398,7 +419,7 @@ void sa_endpoint_leave_values(struct sa_endpoint *endpoint) { endpoint->size_onl
 uint32_t sa_endpoint_has_event(const struct sa_endpoint *endpoint) { return endpoint->events != NULL; }
 
 SA_EXPORT int64_t sa_endpoint_next_deadline_ns(const struct sa_endpoint *endpoint) {
-    int64_t first_ns = -1;
+    int64_t first_ns = sa_partial_deadline_ns(&endpoint->partial);
     for (uint32_t stream = 0; stream < endpoint->stream_count; stream++) {
         int64_t deadline_ns = sa_window_deadline_ns(&endpoint->windows[stream]);
         if (deadline_ns >= 0 && (first_ns < 0 || deadline_ns < first_ns)) first_ns = deadline_ns;
@@ -408,7 +429,15 @@ SA_EXPORT int64_t sa_endpoint_next_deadline_ns(const struct sa_endpoint *endpoin
 
 SA_EXPORT const uint64_t *sa_endpoint_counters(const struct sa_endpoint *endpoint) { return endpoint->counters; }
 
-SA_EXPORT uint64_t sa_endpoint_memory_bytes(const struct sa_endpoint *endpoint) { return endpoint->bytes; }
+SA_EXPORT uint64_t sa_endpoint_memory_bytes(const struct sa_endpoint *endpoint) {
+    return endpoint->bytes + endpoint->partial.early_bytes;
+}
+
+uint32_t sa_endpoint_is_partial(const struct sa_endpoint *endpoint) { return endpoint->partial.presence > 0; }
+
+SA_EXPORT uint64_t sa_endpoint_early_chunks(const struct sa_endpoint *endpoint, uint32_t stream) {
+    return __atomic_load_n(&endpoint->windows[stream].early_chunks, __ATOMIC_ACQUIRE);
+}
 
 SA_EXPORT uint32_t sa_endpoint_frame_bytes(const struct sa_endpoint *endpoint) { return endpoint->frame_bytes; }
 
@@ -430,6 +459,7 @@ SA_EXPORT void sa_endpoint_free(struct sa_endpoint *endpoint) {
         next = waiting->next;
         sa_forget(endpoint, waiting);
     }
+    if (endpoint->windows) sa_partial_end(&endpoint->partial, endpoint->windows, endpoint->stream_count);
     for (uint32_t stream = 0; endpoint->windows && stream < endpoint->stream_count; stream++)
         sa_window_end(&endpoint->windows[stream]);
     free(endpoint->windows);
@@ -469,7 +499,10 @@ SA_EXPORT struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t
     for (uint32_t stream = 0; stream < streams && !missing; stream++) {
         missing = sa_window_init(endpoint->windows, job, stream);
         endpoint->bytes += sa_window_bytes(&endpoint->windows[stream]);
+        if (job->partial) endpoint->bytes += job->streams[stream].window * sizeof(struct sa_partial_slot);
     }
+    if (job->partial && !missing)
+        missing = sa_partial_init(&endpoint->partial, job, wire_rank, endpoint->windows, endpoint->counters);
     if (missing) {
         sa_endpoint_free(endpoint);
         return NULL;

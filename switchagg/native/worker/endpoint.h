@@ -1,6 +1,6 @@
-/* A worker's endpoint of a job: W1 to W9 and F1 to F7 of PROTOCOL.md, the verbs of switchagg/endpoint.py, frame for
-   frame and counter for counter the same. A pure state machine: its inputs are packets and the time. Only new and
-   submit allocate. A single thread at a time may use it. Times are nanoseconds from any origin, not negative, never
+/* A worker's endpoint of a job: W1 to W16, G5 to G8, Q6 to Q8 and F1 to F15 of PROTOCOL.md, the verbs of
+   switchagg/endpoint.py and partial_endpoint.py, frame for frame and counter for counter the same. A pure state machine:
+   its inputs are packets and the time. Only new and submit allocate, and in jobs with partial sums receive does. A single thread at a time may use it. Times are nanoseconds from any origin, not negative, never
    decreasing. */
 #ifndef SWITCHAGG_ENDPOINT_H
 #define SWITCHAGG_ENDPOINT_H
@@ -46,6 +46,7 @@ struct sa_submission {
     uint32_t owner;  /* of all values; SA_EACH_RANK: each rank of its shard */
     uint32_t unit;   /* so many values lie in the same shard */
     uint32_t routed; /* 0: the switch knows no routes, so all send and get values (W15) */
+    uint32_t mean;   /* 1: of a partial sum, of floats that all ranks get: divided by the ranks in each chunk (Q6) */
     uint32_t description[SA_WORDS];
 };
 
@@ -68,7 +69,13 @@ enum sa_endpoint_counter {
     SA_ENDPOINT_PREDICTED, /* small calls that took one round trip (W16), */
     SA_ENDPOINT_REPEATED,  /* and two */
     SA_ENDPOINT_MARKED,
-    SA_ENDPOINT_COUNTERS
+    SA_ENDPOINT_EARLY, /* of partial sums (Q7): results that came before their chunks were sent, */
+    SA_ENDPOINT_EARLY_REFUSED, /* and those for which there was no room */
+    SA_ENDPOINT_ABSTAINED,
+    SA_ENDPOINT_FINALISE_REQUESTS,
+    SA_ENDPOINT_COUNTERS,
+    SA_ENDPOINT_CHUNKS_OF = SA_ENDPOINT_COUNTERS, /* behind them, [m]: data chunks of partial sums with the values of m ranks */
+    SA_ENDPOINT_ALL_COUNTERS = SA_ENDPOINT_CHUNKS_OF + SA_WORKERS_MAX + 1
 };
 
 /* wire_rank: the worker's index among what sends to its switch (H1). Returns NULL without memory. */
@@ -96,7 +103,7 @@ uint32_t sa_endpoint_frames_to_send(struct sa_endpoint *endpoint, int64_t now_ns
 uint32_t sa_endpoint_frames_at(struct sa_endpoint *endpoint, int64_t now_ns, uint32_t limit, uint32_t class,
                                uint8_t *const *places, uint32_t *size);
 
-/* Before anything is submitted: calls have no values, and frames are headers without the payload that they speak of,
+/* Before anything is submitted, in a job without partial sums: calls have no values, and frames are headers without the payload that they speak of,
    both ways, whatever size is said: for simulations of what takes how long. The endpoint behaves as if all values were
    zeros, and workers described all calls alike. */
 SA_EXPORT void sa_endpoint_leave_values(struct sa_endpoint *endpoint);
@@ -109,7 +116,14 @@ uint32_t sa_endpoint_next_event(struct sa_endpoint *endpoint, struct sa_event *e
 /* Returns -1 if nothing is in flight. */
 int64_t sa_endpoint_next_deadline_ns(const struct sa_endpoint *endpoint);
 
-/* Returns SA_ENDPOINT_COUNTERS numbers, which are valid as long as the endpoint. */
+/* How many of the next chunks of a stream have their results, before a call of them is submitted (Q7). Any thread may
+   call it. */
+uint64_t sa_endpoint_early_chunks(const struct sa_endpoint *endpoint, uint32_t stream);
+
+/* Whether the job has partial sums: results come, and are answered, also while no call is submitted. */
+uint32_t sa_endpoint_is_partial(const struct sa_endpoint *endpoint);
+
+/* Returns SA_ENDPOINT_ALL_COUNTERS numbers, which are valid as long as the endpoint. */
 const uint64_t *sa_endpoint_counters(const struct sa_endpoint *endpoint);
 
 /* Bytes the endpoint holds beyond the callers' arrays. */

@@ -83,6 +83,10 @@ static int sa_least_in_ring(const struct sa_window *window) {
     return window->slots[sa_ring_at(window, 0)].chunk < window->slots[window->heap[0]].chunk;
 }
 
+uint64_t sa_window_first_free(const struct sa_window *window) {
+    return window->slots[sa_least_in_ring(window) ? sa_ring_at(window, 0) : window->heap[0]].chunk;
+}
+
 /* Whether a chunk is below all in flight: it may be sent without credit, too (G7). */
 static int sa_is_lowest(const struct sa_window *window, uint64_t chunk) {
     for (int state = SA_IN_FLIGHT; state <= SA_TO_RESEND; state++)
@@ -309,6 +313,39 @@ void sa_window_answered_again(struct sa_window *window, uint32_t offset, uint32_
     if (!window->unsampled || (uint32_t)window->slots[offset].chunk - window->window != chunk) return;
     window->unsampled--;
     if (window->doublings < SA_BACKOFF_MAX) window->doublings++;
+}
+
+/* Take a slot out of the free ones, wherever it stands. */
+static void sa_remove_free(struct sa_window *window, uint32_t offset) {
+    uint32_t at = 0, count = window->heap_count;
+    while (at < window->ring_count && sa_ring_at(window, at) != offset) at++;
+    if (at < window->ring_count) {
+        for (; at + 1 < window->ring_count; at++)
+            window->ring[(window->ring_at + at) % window->window] = sa_ring_at(window, at + 1);
+        window->ring_count--;
+        return;
+    }
+    window->heap_count = 0;
+    for (at = 0; at < count; at++) /* the heap grows behind the entries that it is made of */
+        if (window->heap[at] != offset) sa_heap_push(window, window->heap[at]);
+}
+
+void sa_window_skip(struct sa_window *window, uint32_t offset) {
+    struct sa_slot *slot = &window->slots[offset];
+    if (slot->chunk == sa_window_first_free(window))
+        sa_pop_free(window);
+    else
+        sa_remove_free(window, offset);
+    slot->chunk += window->window;
+    slot->version ^= 1;
+    sa_push_free(window, offset);
+}
+
+void sa_window_write_early(struct sa_window *window, uint64_t chunk, const uint8_t *payload) {
+    struct sa_running *running = sa_call_of(window, chunk);
+    running->call.form->write(&running->call, chunk - running->base, payload);
+    if (--running->missing == 0) window->complete++;
+    sa_raise_limit(window);
 }
 
 /* Update the retransmission timeout as RFC 6298 does, within the job's bounds (W7). */

@@ -62,6 +62,8 @@ struct sa_congestion {
     uint32_t hold; /* results that answer what was sent before the last cut */
 };
 
+struct sa_partial_slot;
+
 struct sa_window {
     uint32_t stream, first_slot, window;
     int32_t priority;
@@ -102,8 +104,16 @@ struct sa_window {
     uint32_t resend_due;     /* chunks to resend because of results of retransmissions in this bundle */
     uint32_t touched;        /* by the bundle that is being received */
     uint32_t in_bundle;           /* in the bundle that is being built */
+    struct sa_partial_slot *partial; /* of each slot, in a job with partial sums; else NULL */
+    uint64_t early;                  /* results that no call has taken (Q7) */
+    uint64_t early_chunks;            /* so many of the next chunks have their results; atomic */
     struct sa_waiting_event failure;
 };
+
+/* The class of a stream's priority (W10). */
+static inline uint32_t sa_class_of(int32_t priority) {
+    return priority < 0 ? 0 : priority < (int32_t)SA_CLASSES ? (uint32_t)priority : SA_CLASSES - 1;
+}
 
 /* windows: those of all streams, of which those before this one are initialised. Returns 0, or -1 without memory. */
 int sa_window_init(struct sa_window *windows, const struct sa_job *job, uint32_t stream);
@@ -129,6 +139,15 @@ void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_n
 /* A result of this chunk came that isn't awaited. If it was the slot's last one, it answers a copy that no loss called
    for. */
 void sa_window_answered_again(struct sa_window *window, uint32_t offset, uint32_t chunk);
+
+/* The next chunk of a free slot has its result without being sent: the one after it is the next (Q7). */
+void sa_window_skip(struct sa_window *window, uint32_t offset);
+
+/* Such a result, of a chunk below the limit, goes to its call. */
+void sa_window_write_early(struct sa_window *window, uint64_t chunk, const uint8_t *payload);
+
+/* The least chunk that a free slot takes next; there is a free slot. */
+uint64_t sa_window_first_free(const struct sa_window *window);
 
 /* Update the RTO, the limit and what counts as lost after a bundle of results. */
 void sa_window_after_results(struct sa_window *window);

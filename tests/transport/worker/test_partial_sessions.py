@@ -72,9 +72,12 @@ def residual(session: SwitchSession) -> NDArray[np.float32]:
     return found
 
 
-def test_nobody_waits_for_a_late_rank_whose_values_come_with_its_next_sum(daemon: SwitchDaemon) -> None:
-    sessions = join_all(daemon, {"backups": 1, "codec": "lanes8+ef"})
-    assert {session.core for session in sessions} == {"python"}
+@pytest.mark.parametrize("cores", [("python",) * WORKERS, ("native",) * WORKERS, ("native", "python") * 2])
+def test_nobody_waits_for_a_late_rank_whose_values_come_with_its_next_sum(
+    daemon: SwitchDaemon, cores: tuple[str, ...]
+) -> None:
+    sessions = join_all(daemon, *({"backups": 1, "codec": "lanes8+ef", "core": core} for core in cores))
+    assert tuple(session.core for session in sessions) == cores
 
     def begin(rank: int, value: float, op: str = "sum") -> "Future[Any]":
         return sessions[rank].allreduce(np.full(2000, value, np.float32), op, key=1)
@@ -127,7 +130,6 @@ def test_integers_are_the_exact_sum_of_the_ranks_in_time_and_other_collectives_w
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"core": "native"}, "no partial sums with core native: the Python core alone has them; take auto"),
         ({"link": "rdma"}, "no partial sums with link rdma: its packets are all of one size; take zeromq or udp"),
         ({"codec": "topk"}, "no partial sums with codec topk: it needs all ranks; take one of rows"),
         ({"codec": "lanes8+ef21"}, "no partial sums with codec lanes8.ef21: its totals need every rank's difference"),

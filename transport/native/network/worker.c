@@ -45,6 +45,7 @@ struct sa_worker {
     uint32_t rows_per_take;
     uint32_t rows_per_send;
     bool marked;
+    bool partial; /* the job has partial sums: results come, and are answered, also while no call is pending (Q7) */
     bool out_of_credit; /* frames may be waiting, but the credit is used up by what is in the kernel */
     int16_t tos[STREAMS_MAX];
     uint8_t *frames;       /* rows_per_take of them */
@@ -82,6 +83,7 @@ SA_EXPORT struct sa_worker *sa_worker_new(struct sa_endpoint *endpoint, struct s
     worker->udp = udp;
     worker->wake = wake;
     worker->peer = *peer;
+    worker->partial = sa_endpoint_is_partial(endpoint);
     if (rows_per_send < 1 || rows_per_send > ROWS_PER_TAKE) rows_per_send = ROWS_PER_TAKE;
     worker->rows_per_send = rows_per_send;
     worker->rows_per_take = ROWS_PER_TAKE / rows_per_send * rows_per_send;
@@ -130,6 +132,9 @@ static void wake(struct sa_worker *worker) {
     while (write(worker->wake, &increment, sizeof increment) < 0 && errno == EINTR) continue;
 }
 
+/* Whether a thread must run the loop. */
+static bool is_busy(struct sa_worker *worker) { return worker->partial || atomic_load(&worker->pending); }
+
 /* Wake the background thread. */
 static void wake_background(struct sa_worker *worker) {
     uint64_t increment = 1;
@@ -151,9 +156,9 @@ static void arm(struct sa_worker *worker, bool on) {
 }
 
 /* A thread that has unlocked the loop mutex wakes the background thread for calls that other threads submitted
-   meanwhile: they haven't been sent, so that no packet would wake it. */
+   meanwhile: they haven't been sent, so that no packet would wake it. With partial sums that thread runs the loop then. */
 static void pass_on(struct sa_worker *worker) {
-    if (atomic_load(&worker->waiting))
+    if (atomic_load(&worker->waiting) || worker->partial)
         wake_background(worker);
     else if (atomic_load(&worker->pending))
         arm(worker, true);
@@ -469,7 +474,7 @@ static void sleep_idle(struct sa_worker *worker, int64_t until_ns) {
 /* Run the loop with the loop mutex held while calls are pending, as sa_worker_run says. */
 static int run_pending(struct sa_worker *worker, int64_t until_ns, struct sa_event *events, uint32_t room) {
     atomic_store(&worker->given_out, false); /* nobody else runs the loop now */
-    while (atomic_load(&worker->pending) && !atomic_load(&worker->called)) {
+    while (is_busy(worker) && !atomic_load(&worker->called)) {
         bool more;
         int result = iterate(worker, &more);
         if (result) return result;
@@ -490,7 +495,7 @@ static int run(struct sa_worker *worker, int64_t until_ns, struct sa_event *even
         if (count) return (int)count;
         if (atomic_exchange(&worker->called, false)) return 0;
         bool late = sa_now_ns() >= until_ns;
-        if ((late || atomic_load(&worker->pending)) && !pthread_mutex_trylock(&worker->loop_mutex)) {
+        if ((late || is_busy(worker)) && !pthread_mutex_trylock(&worker->loop_mutex)) {
             arm(worker, false);
             /* Now and then also without calls, so that what comes unasked doesn't fill the socket. */
             int result = late ? receive_bundle(worker) : run_pending(worker, until_ns, events, room);

@@ -3,7 +3,7 @@
        submissions -> receive -> timer -> send -> events -> sleep
 
    Exactly one thread at a time runs the loop: a thread that waits for a call (sa_worker_wait), or else the background
-   thread (sa_worker_run), which sleeps while another thread runs it or no call is pending. The loop allocates nothing
+   thread (sa_worker_run), which sleeps while another thread runs it or, without partial sums, no call is pending. The loop allocates nothing
    per packet. */
 #ifndef SWITCHAGG_WORKER_H
 #define SWITCHAGG_WORKER_H
