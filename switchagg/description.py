@@ -1,7 +1,7 @@
 """Descriptions of calls: what ranks compare before a sum counts (W12), and how errors name it.
 
-Four words of 32 bits: kind, operation, type, root and what was asked for; the number of values, low and high; the
-call's running number. The first is never zero.
+Four words of 32 bits: the call's facts, from bit 0 on kind (4 bits), operation (1), requested operation (5), type (8),
+root (6) and sizes (8); the number of values, low and high; the call's running number. The first is never zero.
 """
 
 from functools import lru_cache
@@ -59,8 +59,8 @@ Words = tuple[int, ...]
 
 
 class CallSignature(NamedTuple):
-    """A call as ranks show it to each other. dtype, elements: of the array. root: of ROOTED; of an allreduce of several
-    arrays a checksum of their sizes. requested_op: an index of REQUESTED_OPS."""
+    """A call as ranks show it to each other. dtype, elements: of the array. root: of ROOTED, else 0. requested_op: an
+    index of REQUESTED_OPS. sizes: of several arrays in one call, a checksum of their sizes (8 bits), else 0."""
 
     kind: Kind
     op: str
@@ -68,16 +68,18 @@ class CallSignature(NamedTuple):
     elements: int
     root: int = 0
     requested_op: int = 0
+    sizes: int = 0
 
     def words(self, number: int) -> Words:
         """number: how many such calls came before."""
-        kind, op, dtype, elements, root, request = self
-        return _first(kind, op, dtype.char, root, request), elements & 0xFFFFFFFF, elements >> 32, number & 0xFFFFFFFF
+        first = _first(self.kind, self.op, self.dtype.char, self.root, self.requested_op, self.sizes)
+        return first, self.elements & 0xFFFFFFFF, self.elements >> 32, number & 0xFFFFFFFF
 
 
 @lru_cache(maxsize=256)
-def _first(kind: Kind, op: str, char: str, root: int, requested_op: int) -> int:
-    return COMPARED_KINDS.index(kind) | OPS.index(op) << 4 | ord(char) << 8 | root << 16 | requested_op << 24
+def _first(kind: Kind, op: str, char: str, root: int, requested_op: int, sizes: int) -> int:
+    what = COMPARED_KINDS.index(kind) | OPS.index(op) << 4 | requested_op << 5
+    return what | ord(char) << 10 | root << 18 | sizes << 24
 
 
 def difference(rank: int, words: Words, local_rank: int, local_words: Words) -> str:
@@ -91,16 +93,21 @@ def requested_op_text(requested_op: int, op: str, dtype: str) -> tuple[str, str]
     return caller_op or op, caller_dtype or dtype
 
 
+def details_of(kind: Kind, op: str, root: int, sizes: int) -> list[str]:
+    """What errors say of a call beside its kind, number, size and type."""
+    details = [op] if kind in COMBINING else []
+    details += [f"root {root}"] if kind in ROOTED else []
+    return details + ([f"sizes {sizes:02x}"] if sizes else [])
+
+
 def _text(words: Words) -> str:
     first, low, high, number = words
     kind = COMPARED_KINDS[min(first & 15, len(COMPARED_KINDS) - 1)]
     try:
-        dtype = np.dtype(chr(first >> 8 & 255)).name
+        dtype = np.dtype(chr(first >> 10 & 255)).name
     except TypeError:
         dtype = "values of an unknown type"
-    op, dtype = requested_op_text(first >> 24, OPS[first >> 4 & 1], dtype)
-    details = [op] if kind in COMBINING else []
-    root = first >> 16 & 255
-    details += [f"root {root}"] if kind in ROOTED else [f"sizes {root:02x}"] if root else []
+    op, dtype = requested_op_text(first >> 5 & 31, OPS[first >> 4 & 1], dtype)
+    details = details_of(kind, op, first >> 18 & 63, first >> 24)
     words_of_details = f" ({', '.join(details)})" if details else ""
     return f"{kind} {number} of {high << 32 | low} {dtype}{words_of_details}"

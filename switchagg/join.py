@@ -1,9 +1,10 @@
 """What a rank says when it joins a job, and what it keeps to itself: each option of a job is one field here.
 
-`JobTerms` is what all ranks of a job must say alike (C1), `MemberTerms` what one rank says of itself, and
-`LocalOptions` what never leaves a rank. `Join` is both of the former, and the body of the join message. Whatever else
-describes a job (a scenario's [switch], the environment, a simulation, a process group) inherits these fields: a new
-option is one field and its use. Terms that are followed packet by packet stand in `switchagg.job.PacketTerms`.
+`JobTerms` is what all ranks of a job must say alike (C1), `MemberTerms` what one rank says of itself, of which
+`MemberOptions` is what it chooses, and `LocalOptions` what never leaves a rank. `Join` is the terms of both, and the
+body of the join message. Whatever else describes a job (a scenario's [switch], the environment, a simulation, a process
+group) inherits these fields: a new option is one field and its use. Terms that are followed packet by packet stand in
+`switchagg.job.PacketTerms`.
 """
 
 import itertools
@@ -225,7 +226,19 @@ class QueuePairEnd:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemberTerms:
+class MemberOptions:
+    """What one rank chooses, and says, when it joins."""
+
+    link: str = "udp"
+    """The link that carries the rank's packets, the switch's own; alike on every rank."""
+    via: str = ROOT
+    """Name of the switch that the rank sends to, where a job has several (C18)."""
+    wait_for_slots: bool = derived(False)
+    """The rank waits for room as long as its timeout says (C21)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberTerms(MemberOptions):
     """What one rank says of itself when it joins."""
 
     rank: int
@@ -235,16 +248,10 @@ class MemberTerms:
     """63 random bits, drawn for each join; later messages prove themselves with it."""
     timeout_ns: int
     """How long the rank waits for the others."""
-    link: str = "udp"
-    """The link that carries the rank's packets."""
     queue_pair: QueuePairEnd | None = None
     """Over RDMA, the rank's end; ranks that share an address differ in it."""
     packets_held: int = 0
     """How many packets the rank's receive buffer holds; 0: enough (C17)."""
-    via: str = ROOT
-    """Name of the switch that the rank sends to, where a job has several (C18)."""
-    wait_for_slots: bool = False
-    """The rank waits for room as long as timeout_ns says (C21)."""
 
 
 @dataclass(frozen=True, kw_only=True)

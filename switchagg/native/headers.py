@@ -58,11 +58,14 @@ def struct(name: str) -> Any:
 
 
 def packed(name: str) -> Struct:
-    """A packer of `struct name`, whose members are integers, addresses and arrays of them: quicker than its class."""
+    """A packer of `struct name`, whose members are integers, addresses and arrays of them: quicker than its class.
+
+    An array of bytes is one `bytes`.
+    """
     code = ""
     for _, kind in struct(name)._fields_:
         is_array = issubclass(kind, ctypes.Array)
-        code += f"{kind._length_}{kind._type_._type_}" if is_array else kind._type_
+        code += f"{kind._length_}{kind._type_._type_}".replace("B", "s") if is_array else kind._type_
     return Struct(code)
 
 

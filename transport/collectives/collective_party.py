@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.calls.call_request import CallRequest
-from switchagg.description import COMBINING, COMPARED_KINDS, ROOTED, CallSignature, Kind, requested_op_text
+from switchagg.description import COMPARED_KINDS, ROOTED, CallSignature, Kind, details_of, requested_op_text
 from switchagg.errors import AggregationFailed
 from switchagg.priority import BEST_EFFORT, flow_of
 from transport.collectives.collective import Task
@@ -41,7 +41,7 @@ _MAGIC = 0x5AC1
 _FAILURE = 0xFF
 _REASON_BYTES_MAX = 2000
 
-# magic, kind, algorithm, op, asked, dtype, segment size, elements, root, option, numbered, key
+# magic, kind, algorithm, op and requested op * 2, sizes, dtype, segment size, elements, root, option, numbered, key
 _CALL = struct.Struct(">HBBBB4sIQHHxBQ")
 _PLACE = struct.Struct(">iII")  # priority, step, segment
 _PRIORITY = slice(36, 40)
@@ -305,8 +305,8 @@ class CollectiveParty:
             _MAGIC,
             COMPARED_KINDS.index(signature.kind),
             NAMES.index(call.algorithm),
-            _OP_NAMES.index(signature.op),
-            signature.requested_op,
+            _OP_NAMES.index(signature.op) | signature.requested_op << 1,
+            signature.sizes,
             signature.dtype.str.encode(),
             self._segment_bytes,
             signature.elements,
@@ -455,17 +455,16 @@ class CollectiveParty:
 
     def _text(self, head: bytes) -> str:
         """A call as a text: "ring allreduce 7 of 1000 float32 (sum)"."""
-        _, number, algorithm, op, requested_op, dtype, segment_bytes, *rest = _CALL.unpack_from(head)
+        _, number, algorithm, ops, sizes, dtype, segment_bytes, *rest = _CALL.unpack_from(head)
         elements, root, option, numbered, key = rest
         kind = COMPARED_KINDS[number]
         try:
             name = np.dtype(dtype.rstrip(b"\0").decode("ascii")).name
         except (TypeError, ValueError):
             name = "values of an unknown type"
-        op_name, name = requested_op_text(requested_op, _OP_NAMES[op], name)
+        op_name, name = requested_op_text(ops >> 1, _OP_NAMES[ops & 1], name)
         which = f"{key}" if numbered else f"with key {key}"
-        details = [op_name] if kind in COMBINING else []
-        details += [f"root {root}"] if kind in ROOTED else [f"sizes {root:02x}"] if root else []
+        details = details_of(kind, op_name, root, sizes)
         details += [f"option {option}"] if option else []
         details += [f"segments of {segment_bytes} bytes"] if segment_bytes != self._segment_bytes else []
         words = f" ({', '.join(details)})" if details else ""
@@ -485,5 +484,5 @@ def begins_transfer(head: bytes) -> bool:
 def _is_call(head: bytes) -> bool:
     if len(head) != HEAD_BYTES:
         return False
-    magic, kind, algorithm, op = struct.unpack_from(">HBBB", head)
-    return bool(magic == _MAGIC and kind < len(COMPARED_KINDS) and algorithm < len(NAMES) and op < len(_OP_NAMES))
+    magic, kind, algorithm = struct.unpack_from(">HBB", head)
+    return bool(magic == _MAGIC and kind < len(COMPARED_KINDS) and algorithm < len(NAMES))

@@ -15,7 +15,7 @@ from switchagg.native.library import load
 from switchagg.native.native_codec import DTYPES
 from transport.collectives.execution import OPS, Op, Segment, SegmentProgram
 from transport.collectives.programs import COMBINE_ELSEWHERE
-from transport.meshes.mesh import Buffer
+from transport.meshes.mesh import Buffer, address_of
 
 COMBINED = {"sum": (headers.SA_COMBINE_SUM, DTYPES[:4]), "max": (headers.SA_COMBINE_MAX, DTYPES[2:4])}
 """The ops that C combines: op -> its number, dtypes. NumPy keeps the maximum of floats: the sign of its zeros depends
@@ -145,7 +145,7 @@ class NativeExecution:
         ValueError, saying what is wrong, for one that this call doesn't expect.
         """
         label = ctypes.byref(_Label(sender, step, segment))
-        address = np.frombuffer(data, np.uint8).ctypes.data if len(data) else None
+        address = address_of(data) if len(data) else None
         result = self._library.sa_execution_receive(self._handle, label, address, len(data))
         if not result:
             return

@@ -52,6 +52,11 @@ class CreditQueue(Generic[Item]):
         assert self.below_bytes >= 0, "more came back than was taken"
 
 
+def ticket_in_use(ticket: int) -> str:
+    """The fault of a message whose ticket another message has, too."""
+    return f"ticket {ticket} is that of a message that hasn't left yet: a party gives each message its own"
+
+
 @runtime_checkable
 class Sends(Protocol):
     """A mesh with a CreditQueue for each of its flows: `Credited`, or a mesh that has them itself."""
@@ -88,6 +93,8 @@ class Credited:
             queues[flow].push(message, len(message.data), message.priority)
         for flow, queue in enumerate(queues):
             while (next_one := queue.pop()) is not None:
+                if next_one.ticket in below:  # else what is below would be counted for ever
+                    raise ValueError(ticket_in_use(next_one.ticket))
                 below[next_one.ticket] = (queue, len(next_one.data))
                 mesh.send(next_one.to, next_one.head, next_one.data, next_one.ticket, flow)
 

@@ -9,13 +9,24 @@ servers, if a method has any.
 tests/transport/contracts/test_mesh_contract.py holds every mesh to this.
 """
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from switchagg.priority import BEST_EFFORT, MOST_URGENT, class_of
 
 Buffer = bytes | bytearray | memoryview
 """A memoryview here is of single bytes ("B") and contiguous."""
+
+
+def address_of(data: Buffer) -> int:
+    """The address of the first byte, for C, while something refers to `data`. data: not empty."""
+    if type(data) is memoryview and not data.readonly:
+        return ctypes.addressof(ctypes.c_char.from_buffer(data))  # a fifth of the time that NumPy takes
+    return np.frombuffer(data, np.uint8).ctypes.data
+
 
 HEAD_BYTES_MAX = 64
 """A message has a short head, which describes it, and data of any length, 0 included."""

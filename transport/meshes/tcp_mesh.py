@@ -9,14 +9,13 @@ import os
 import socket
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self
-
-import numpy as np
+from typing import Any, NamedTuple, Protocol, Self
 
 from switchagg.native import headers
 from switchagg.native.library import load, require
 from switchagg.priority import flow_of
 from transport.links.link import Address
+from transport.meshes.credit_queue import ticket_in_use
 from transport.meshes.hello import Hello, Meeting
 from transport.meshes.mesh import (
     Buffer,
@@ -26,6 +25,7 @@ from transport.meshes.mesh import (
     MessageSent,
     OutgoingMessage,
     Place,
+    address_of,
 )
 from transport.meshes.mesh_base import MeshBase
 from transport.meshes.mesh_opening import BoundPlace
@@ -35,16 +35,30 @@ from transport.meshes.tcp_gathering import TcpOptions, congestion_control_of, ga
 MESSAGE_BYTES_MAX = 1 << 26
 
 COUNTERS = headers.names("sa_mesh_counter", "SA_MESH_")
-MeshEvent = headers.struct("sa_mesh_event")
-_MeshOutgoing = headers.struct("sa_mesh_outgoing")
+_EVENT = headers.packed("sa_mesh_event")
+_OUTGOING = headers.packed("sa_mesh_outgoing")
 
 
-def _why_gone(event: Any) -> str:
-    """Why the member of a `MeshEvent` is gone."""
+class MeshEvent(NamedTuple):
+    """`struct sa_mesh_event`."""
+
+    kind: int
+    member: int
+    connection: int
+    reason: int
+    number: int
+    head_bytes: int
+    ticket: int
+    size_bytes: int
+    head: bytes
+
+
+def _why_gone(event: MeshEvent) -> str:
+    """Why the member of an event is gone."""
     if event.reason == headers.SA_GONE_ERROR:
         return f"the connection ended: {os.strerror(event.number)}"
     if event.reason == headers.SA_GONE_NO_MESSAGE:
-        return f"it sent what is no message ({bytes(event.head[:8]).hex()})"
+        return f"it sent what is no message ({event.head[:8].hex()})"
     return "it left" if event.reason == headers.SA_GONE_LEFT else "it closed the connection, or died"
 
 
@@ -106,7 +120,7 @@ class TcpMesh(MeshBase):
         self._memory: dict[int, memoryview] = {}  # by connection: of the message that arrives
         self._data: dict[int, Buffer] = {}  # by ticket: what C reads
         self._runs: dict[int, Runnable] = {}  # by ticket
-        self._events_in_c = ctypes.POINTER(MeshEvent)()
+        self._events_in_c = ctypes.c_void_p()
         self._spare = SpareMemory()
         self._wake_lock = threading.Lock()
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -149,11 +163,11 @@ class TcpMesh(MeshBase):
         to, head, data, ticket, priority = message
         size = len(data)
         self._check_send(to, head, size)
-        address = np.frombuffer(data, np.uint8).ctypes.data if size else None
-        outgoing = _MeshOutgoing(address, size, ticket, to, flow, priority, len(head))
-        ctypes.memmove(outgoing.head, head, len(head))
+        if ticket in self._data or ticket in self._runs:  # else nothing would keep the first one's memory
+            raise ValueError(ticket_in_use(ticket))
+        outgoing = _OUTGOING.pack(address_of(data) if size else 0, size, ticket, to, flow, priority, len(head), head)
         self._data[ticket] = data
-        self._check(self._library.sa_mesh_send(self._handle, ctypes.byref(outgoing), waits_for_credit))
+        self._check(self._library.sa_mesh_send(self._handle, outgoing, waits_for_credit))
 
     def set_credit(self, credit_bytes: int | None) -> None:
         """See `Sends.set_credit`."""
@@ -187,11 +201,11 @@ class TcpMesh(MeshBase):
         self._turn(0)
         events: list[Event] = []
         while count := self._library.sa_mesh_take_events(self._handle, ctypes.byref(self._events_in_c)):
-            for event in self._events_in_c[:count]:
-                self._take(event, place, events)
+            for fields in _EVENT.iter_unpack(ctypes.string_at(self._events_in_c, count * _EVENT.size)):
+                self._take(MeshEvent(*fields), place, events)
         return events
 
-    def _take(self, event: Any, place: Place | None, events: list[Event]) -> None:
+    def _take(self, event: MeshEvent, place: Place | None, events: list[Event]) -> None:
         if event.kind == headers.SA_MESH_SENT:
             if self._runs.pop(event.ticket, None) is None:
                 del self._data[event.ticket]
@@ -201,7 +215,7 @@ class TcpMesh(MeshBase):
                 flow[event.member].close()
             events.append(MemberLost(event.member, _why_gone(event)))
         else:
-            head = bytes(event.head[: event.head_bytes])
+            head = event.head[: event.head_bytes]
             if event.kind == headers.SA_MESH_RECEIVED:
                 data: Buffer = self._memory.pop(event.connection) if event.size_bytes else b""
                 events.append(MessageReceived(event.member, head, data))
@@ -210,8 +224,7 @@ class TcpMesh(MeshBase):
             memory = (place(event.member, head, size) if place is not None else None) or self._spare.take(size)
             assert len(memory) == size, "a place has another size than its message"
             self._memory[event.connection] = memory
-            address = np.frombuffer(memory, np.uint8).ctypes.data
-            self._check(self._library.sa_mesh_give(self._handle, event.connection, address))
+            self._check(self._library.sa_mesh_give(self._handle, event.connection, address_of(memory)))
 
     def _turn(self, timeout_ns: int) -> bool:
         credit = -1 if self._credit_bytes is None else self._credit_bytes

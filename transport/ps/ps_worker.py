@@ -9,13 +9,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from switchagg import description
 from switchagg.calls.call_request import CallRequest
 from switchagg.errors import AggregationFailed
 from transport.contracts.group_contract import Array
-from transport.meshes.mesh import URGENT, Buffer, OutgoingMessage
+from transport.meshes.mesh import URGENT, Buffer, OutgoingMessage, address_of
 from transport.ps import ps_arithmetic
 from transport.ps.coded import CodedPushes
 from transport.ps.config import PsConfig
@@ -437,9 +435,7 @@ class PsWorker:
 
 def _lies_in(data: Buffer, view: memoryview) -> bool:
     """Whether `data` is that memory already."""
-    if not isinstance(data, memoryview):
-        return False
-    return bool(np.frombuffer(data, np.uint8).ctypes.data == np.frombuffer(view, np.uint8).ctypes.data)
+    return isinstance(data, memoryview) and address_of(data) == address_of(view)
 
 
 def op_of(kind: str, array: Array, op: str, root: int, target: Array | None, workers: int) -> PsOp:

@@ -26,7 +26,7 @@ from torch.distributed.distributed_c10d import Store
 from switchagg.codecs import FIXED_POINT
 from switchagg.errors import JobError
 from switchagg.job import ELEMENTS_MTU_1500, MAX_SLOTS
-from switchagg.join import JobTerms, LocalOptions
+from switchagg.join import JobTerms, LocalOptions, MemberOptions
 from switchagg.option_syntax.option_fields import integer, shared_fields
 from transport.contracts.group_contract import Group
 from transport.group.method_name import MethodName, parse
@@ -63,7 +63,7 @@ METHODS_TERMS = ("codec", "sparing", "can_fall_back")
 
 
 @dataclass(frozen=True)
-class SwitchOptions(JobTerms, LocalOptions):
+class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
     """How a group uses the switch: `pg_options` of init_process_group and new_group, or else the environment.
 
     A field's variable is SWITCHAGG_ and its name in capitals, for example SWITCHAGG_SWITCH=tcp://10.0.0.9:5555.
@@ -82,8 +82,6 @@ class SwitchOptions(JobTerms, LocalOptions):
     """In place of `bind`, which only host methods read: the interface that has the address."""
     bounded: str = ""
     """Options of a method with bounded loss, as in SWITCHAGG_BOUNDED=tolerance=0.02,priorities=0."""
-    via: str = ""
-    """Name of the switch that this rank sends to, where there are some below the one that all join; "": that one."""
     slots_least: int = integer(
         SLOTS_LEAST, 0, MAX_SLOTS, "slots", "With so many in all the job begins, too; 0: with all its windows only"
     )
@@ -192,11 +190,10 @@ class SwitchOptions(JobTerms, LocalOptions):
             )
         options = JoinOptions(
             **shared_fields(self, JobTerms)
+            | shared_fields(self, MemberOptions)
             | shared_fields(self, LocalOptions)
-            | {"codec": name.codec or JoinOptions.codec, "slots_least": 0, "bind": ""}
+            | {"link": name.link, "codec": name.codec or JoinOptions.codec, "slots_least": 0, "bind": ""}
             | {"streams": 0 if self.priorities else self.streams},
-            link=name.link,
-            via=self.via,
             timeout_s=timeout_s,
             call_timeout_s=call_timeout_s,
         )

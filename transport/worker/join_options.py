@@ -7,7 +7,7 @@ from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.spec import CodecSpec, parse_sums
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
-from switchagg.join import CALL_TIMEOUT_S, ROOT, TIMEOUT_NS_MAX, JobTerms, LocalOptions
+from switchagg.join import CALL_TIMEOUT_S, TIMEOUT_NS_MAX, JobTerms, LocalOptions, MemberOptions
 from transport.links.link_kind import LinkKind
 from transport.links.link_kinds import LINKS, links_with
 from transport.rdma.provider import RdmaOptions
@@ -22,7 +22,7 @@ RETRY_LIMIT_MAX = 1 << 31
 
 
 @dataclass(frozen=True, kw_only=True)
-class JoinOptions(JobTerms, LocalOptions):
+class JoinOptions(JobTerms, MemberOptions, LocalOptions):
     """How a rank joins: the terms of the job, alike on every rank, and what the rank chooses for itself.
 
     Raises JobError for what can't be.
@@ -35,14 +35,8 @@ class JoinOptions(JobTerms, LocalOptions):
     """How long a call waits for ranks that are alive."""
     retry_limit: int | None = None
     """In place of call_timeout_s: timeouts in a row."""
-    link: str = "udp"
-    """The link that carries packets, the switch's own; alike on every rank."""
     rdma: RdmaOptions | None = None
     """Options of the link rdma alone."""
-    via: str = ROOT
-    """Name of the switch that this rank sends to, where there are some below the one that it joins; "": that one."""
-    wait_for_slots: bool = False
-    """The rank waits for slots as long as timeout_s says."""
     token: str = field(default="", repr=False)
     """Secret of the host method by which a job goes on without the switch, as of GroupOptions."""
 

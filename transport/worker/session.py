@@ -33,9 +33,10 @@ from switchagg.codecs.compression import Compression
 from switchagg.description import CallSignature
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.job import JobConfig
-from switchagg.join import Join
+from switchagg.join import Join, MemberOptions
 from switchagg.native import library
 from switchagg.native.native_codec import missing
+from switchagg.option_syntax.option_fields import shared_fields
 from switchagg.priority import class_of
 from transport.contracts.group_contract import Matching
 from transport.control import control_messages
@@ -158,11 +159,9 @@ class SwitchSession:
                 address=end.address,
                 incarnation=secrets.randbits(63),
                 timeout_ns=round(options.timeout_s * 1e9),
-                link=options.link,
                 queue_pair=end.queue_pair,
                 packets_held=end.packets_held,
-                via=options.via,
-                wait_for_slots=options.wait_for_slots,
+                **shared_fields(options, MemberOptions),
                 **vars(options.resolved_terms),
             )
             return cls(end, join, switch, options, cancelled)

@@ -25,7 +25,8 @@ from tests.transport.contracts.meshes import (
     turn,
 )
 from transport.links.link import LinkClosed
-from transport.meshes.mesh import HEAD_BYTES_MAX, Event, MemberLost, Mesh, MessageReceived, MessageSent
+from transport.meshes.credit_queue import Credited, Sends
+from transport.meshes.mesh import HEAD_BYTES_MAX, Event, MemberLost, Mesh, MessageReceived, MessageSent, OutgoingMessage
 from transport.meshes.mesh_handshake import VERSION, pack_opening
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -200,6 +201,17 @@ def test_bursts_in_both_directions_do_not_block_each_other(gather: Gather) -> No
     )
     for mine in done:
         assert all(data == piece for _, _, data in received(mine))
+
+
+def test_a_ticket_that_is_in_use_is_refused(gather: Gather) -> None:
+    """What is carried twice under one ticket would be forgotten once, and C would read memory that nobody keeps."""
+    here, there = gather(2)
+    sends = here if isinstance(here, Sends) else Credited(here)
+    sends.set_credit(1 << 24)
+    alike = [OutgoingMessage(1, b"", random_bytes(100_000, number), 7) for number in range(2)]
+    with pytest.raises(ValueError, match="ticket 7 is that of a message"):
+        sends.carry(alike)
+    turn([here, there], lambda found: count(MessageReceived, found[1]) == 1)
 
 
 def test_memory_may_change_after_sent(gather: Gather) -> None:

@@ -210,13 +210,12 @@ def compared(parts: list[GroupCall], ranks: RankContext) -> list[GroupCall]:
     return parts if first is None or ranks.switch else [comparison(first.signature), *parts]
 
 
-def signature_of(kind: Kind, op: ReduceOperation, dtype: torch.dtype, elements: int, root: int = 0) -> CallSignature:
-    """The signature of a collective, which ranks compare."""
-    name = str(dtype).removeprefix("torch.")
-    carried = "max" if op.wire == "max" else "sum"
-    return CallSignature(
-        kind, carried, array_dtype(dtype), elements, root, requested_op_index(op.name, name, carried if op.name else "")
-    )
+def signature_of(
+    kind: Kind, op: ReduceOperation, dtype: torch.dtype, elements: int, root: int = 0, sizes: int = 0
+) -> CallSignature:
+    """The signature of a collective, which ranks compare. sizes: as of `CallSignature`."""
+    requested = requested_op_index(op.name, str(dtype).removeprefix("torch."), op.wire if op.name else "")
+    return CallSignature(kind, op.wire, array_dtype(dtype), elements, root, requested, sizes)
 
 
 def size_bytes(tensors: Tensors) -> int:
@@ -334,7 +333,7 @@ def _packed(tensors: list[torch.Tensor], op: ReduceOperation, ranks: RankContext
         places.append((tensor, end))
         end += -(-tensor.numel() // row) * row
     sizes = [tensor.numel() for tensor in tensors]
-    signature = signature_of("allreduce", op, dtype, sum(sizes), zlib.crc32(repr(sizes).encode()) & 0xFF)
+    signature = signature_of("allreduce", op, dtype, sum(sizes), sizes=zlib.crc32(repr(sizes).encode()) & 0xFF)
     return _combined(_call(signature, end, wire, tuple(places), tuple(places)), (0, end), op, ranks)
 
 
