@@ -37,7 +37,7 @@ LOOKS = 8
 """Looks per timeout at which calls have sent something: by so much of it a failure may come late."""
 
 _MESSAGE_COST_BYTES = 256  # of a held message beside its data, for the bound
-_MAGIC = 0x5AC1
+_MAGIC = 0x5AC2
 _FAILURE = 0xFF
 _REASON_BYTES_MAX = 2000
 

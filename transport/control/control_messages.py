@@ -12,10 +12,10 @@ import msgspec
 from switchagg.errors import DecodeError
 from switchagg.job import JobConfig
 from switchagg.join import JobTerms, Join, QueuePairEnd
-from switchagg.membership import Departure, Member
+from switchagg.membership import Departure, JobAdmitted, Member
 
 MAGIC = b"SAC"
-CONTROL_VERSION = 6
+CONTROL_VERSION = 7
 HEADER = MAGIC + bytes([CONTROL_VERSION])
 
 REASONS = ("frames", "magic", "control_version", "body")
@@ -119,8 +119,8 @@ class JobGathering(msgspec.Struct, frozen=True, tag="gathering"):
     reason: str
 
 
-class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
-    """Answer: the job, where its packets go, and all members."""
+class JobFacts(msgspec.Struct, frozen=True):
+    """A job as a switch has admitted it."""
 
     name: str
     job_id: Small
@@ -130,6 +130,22 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     """As the switch grants them: windows may be smaller than the join's."""
     first_slot: Small
     """The slot ranges of the streams lie side by side from here on."""
+
+    def config(self, **local: int) -> JobConfig:
+        """The job as the core knows it. local: further fields of JobConfig. Raises ValueError for numbers that can't
+        be."""
+        return self.terms.job_config(self.job_id, self.generation, self.workers, self.first_slot, **local)
+
+
+def facts_of(event: JobAdmitted) -> tuple[str, int, int, int, JobTerms, int]:
+    """The fields of JobFacts."""
+    job = event.job
+    return event.name, job.job_id, job.generation, job.workers, event.terms, job.slots[0]
+
+
+class Admitted(JobFacts, frozen=True, tag="admitted"):
+    """Answer: the job, where its packets go, and all members."""
+
     host: str
     """Host of the switch's data plane; "": the host of the control address."""
     port: Small
@@ -143,11 +159,6 @@ class Admitted(msgspec.Struct, frozen=True, tag="admitted"):
     """Packets may have other routes than ALL; else calls travel as W15 says."""
     wire_rank: Small | None = None
     """The member's rank at the switch whose address this is, one of several; None: its rank (H1)."""
-
-    def config(self, **local: int) -> JobConfig:
-        """The job as the core knows it. local: further fields of JobConfig. Raises ValueError for numbers that can't
-        be."""
-        return self.terms.job_config(self.job_id, self.generation, self.workers, self.first_slot, **local)
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
@@ -173,25 +184,15 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     reason: str
 
 
-class JobShare(msgspec.Struct, frozen=True):
-    """A job's part at a switch; first_slot: as in `Admitted`."""
+class JobShare(JobFacts, frozen=True):
+    """A job's part at a switch."""
 
-    name: str
-    job_id: Small
-    generation: Count
-    workers: Small
-    terms: JobTerms
-    first_slot: Small
     children: Annotated[list[tuple[str, Small]], msgspec.Meta(max_length=64)]
     """Where the switch's ranks send from."""
     ranks: list[list[Small]]
     """The job's ranks below each child."""
     parent: tuple[str, Small, Small] | None = None
     """Data address of the switch above (host "": that of the control address) and our rank there; None at the root."""
-
-    def config(self) -> JobConfig:
-        """The job as the core knows it, at this switch. Raises ValueError for numbers that can't be."""
-        return self.terms.job_config(self.job_id, self.generation, self.workers, self.first_slot)
 
 
 class JobShares(msgspec.Struct, frozen=True, tag="shares"):
@@ -227,16 +228,9 @@ class SlotStatus(msgspec.Struct, frozen=True):
     ranks: list[int]
 
 
-class JobStatus(msgspec.Struct, frozen=True):
+class JobStatus(JobFacts, frozen=True):
     """A running job."""
 
-    name: str
-    job_id: int
-    generation: int
-    workers: int
-    terms: JobTerms
-    first_slot: int
-    """The slot ranges of the streams lie side by side from here on."""
     members: list[RankAddress]
     departed: list[DepartedMember]
     slots: list[SlotStatus]

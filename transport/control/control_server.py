@@ -329,23 +329,18 @@ class ControlServer:
                 )
 
     def _admitted(self, event: JobAdmitted, rank: int) -> control_messages.Admitted:
-        job, place = event.job, event.place(rank)
+        place = event.place(rank)
         address, wire_rank = self._data_address, None
         if place is not None:
             share, wire_rank = place
             address = share.offer.address if share.offer is not None else address
         return control_messages.Admitted(
-            name=event.name,
-            job_id=job.job_id,
-            generation=job.generation,
-            workers=job.workers,
-            terms=event.terms,
-            first_slot=job.slots[0],
+            *control_messages.facts_of(event),
             host=address[0],
             port=address[1],
             lease_ns=self._controller.lease_ns,
             members=control_messages.rank_addresses(event.members),
-            queue_pairs=self._ends.of_switch(job),
+            queue_pairs=self._ends.of_switch(event.job),
             narrowed=event.narrowed,
             routes=self.routes and not event.shares,
             wire_rank=wire_rank,

@@ -26,21 +26,12 @@ def offer_of(request: control_messages.Register) -> SwitchOffer:
 
 def share_message(admitted: JobAdmitted, share: Share, root: Address) -> control_messages.JobShare:
     """The message to a switch about a job. root: data address of the controller's own switch."""
-    job, parent = admitted.job, None
+    parent = None
     if share.parent is not None:
         above = next(other for other in admitted.shares if other.switch == share.parent)
         parent = (*(root if above.offer is None else above.offer.address), share.rank)
-    return control_messages.JobShare(
-        admitted.name,
-        job.job_id,
-        job.generation,
-        job.workers,
-        admitted.terms,
-        job.slots[0],
-        list(share.children),
-        [list(ranks) for ranks in share.below],
-        parent,
-    )
+    below = [list(ranks) for ranks in share.below]
+    return control_messages.JobShare(*control_messages.facts_of(admitted), list(share.children), below, parent)
 
 
 def uplink_of(share: control_messages.JobShare, root_host: str) -> Uplink | None:

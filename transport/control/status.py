@@ -81,15 +81,10 @@ def status_answer(
 
 def _job_status(running: Running, snapshot: HostSnapshot) -> control_messages.JobStatus:
     """Slot versions: unfinished ones first."""
-    job = running.admitted.job
-    views = sorted(snapshot.slots.items(), key=lambda item: len(item[1].ranks) == job.workers)
+    workers = running.admitted.job.workers
+    views = sorted(snapshot.slots.items(), key=lambda item: len(item[1].ranks) == workers)
     return control_messages.JobStatus(
-        name=running.admitted.name,
-        job_id=job.job_id,
-        generation=job.generation,
-        workers=job.workers,
-        terms=running.admitted.terms,
-        first_slot=job.slots[0],
+        *control_messages.facts_of(running.admitted),
         members=control_messages.rank_addresses(running.admitted.members),
         departed=control_messages.departed_members(running.departed),
         slots=[

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from switchagg.calls.call_request import CallRequest, own_shard
+from switchagg.calls.round_calls import Ended
 from switchagg.description import COMBINING
-from switchagg.errors import AggregationFailed, JobError, SwitchaggError
+from switchagg.errors import AggregationFailed, JobError
 from switchagg.join import TIMEOUT_NS_MAX
 from switchagg.priority import BEST_EFFORT, class_of
 from transport.contracts.group_contract import Array, Group, Matching
@@ -28,6 +29,7 @@ from transport.group.group_base import GroupBase
 from transport.group.staging import SWITCH, checked, conversion_of
 from transport.group.switch_group import SwitchGroup
 from transport.meshes.mesh_opening import BoundPlace
+from transport.worker.codec_thread import ended_future, pass_on
 from transport.worker.join_options import JoinOptions
 
 logger = logging.getLogger(__name__)
@@ -63,7 +65,7 @@ class _DelayedCall(NamedTuple):
     number: int
     request: CallRequest
     array: Array
-    future: "Future[Any]"
+    ended: Ended
 
 
 class FallbackGroup(GroupBase):
@@ -79,7 +81,7 @@ class FallbackGroup(GroupBase):
         """Join, or where the switch has no room begin without it. Raises JobError."""
         self.job, self.rank, self.workers = job, rank, workers
         self._paths = replace(paths, options=replace(paths.options, can_fall_back=True))
-        self._pid = os.getpid()
+        super().__init__()
         options = paths.options
         self.row = options.packet_elements
         self.classes = tuple(sorted({class_of(priority) for priority in options.priorities or (BEST_EFFORT,)}))
@@ -163,11 +165,7 @@ class FallbackGroup(GroupBase):
 
     def submit(self, request: CallRequest, array: Array) -> "Future[Any]":
         """See `GroupBase`: begun where its number belongs, or held while the ranks agree on that."""
-        if os.getpid() != self._pid:
-            raise SwitchaggError(
-                f"job {self.job}, rank {self.rank}: this group belongs to process {self._pid}; a forked child must "
-                f"open its own"
-            )
+        self._require_process()
         request = checked(request, array, self.workers)
         if request.kind in COMBINING:  # a call that every path refuses gets no number
             conversion_of(array.dtype, request.op, SWITCH, "the switch")
@@ -177,9 +175,8 @@ class FallbackGroup(GroupBase):
             self._calls[lane] = number + 1
             if self._delayed is None:
                 return self._begin(lane, number, request, array)
-            future: Future[Any] = Future()
-            future.set_running_or_notify_cancel()
-            self._delayed.append(_DelayedCall(lane, number, request, array, future))
+            future, ended = ended_future(request.result_of(array, self.rank, self.workers))
+            self._delayed.append(_DelayedCall(lane, number, request, array, ended))
             return future
 
     def _begin(self, lane: int, number: int, request: CallRequest, array: Array) -> "Future[Any]":
@@ -196,13 +193,11 @@ class FallbackGroup(GroupBase):
     def _release(self) -> None:
         """Begin what was held; under the lock."""
         held, self._delayed = self._delayed or [], None
-        for lane, number, request, array, future in held:
+        for lane, number, request, array, ended in held:
             try:
-                done = self._begin(lane, number, request, array)
+                self._begin(lane, number, request, array).add_done_callback(partial(pass_on, ended))
             except BaseException as error:
-                future.set_exception(error)
-            else:
-                done.add_done_callback(partial(_pass_on, future))
+                ended(error)
 
     # Methods that run in the mover's thread
 
@@ -329,10 +324,3 @@ class FallbackGroup(GroupBase):
 def _same(rows: Any) -> bool:
     """Whether all ranks are ready for the same."""
     return bool(rows[0, 0] > 0 and (rows[:, 0] == rows[0, 0]).all())
-
-
-def _pass_on(future: "Future[Any]", done: "Future[Any]") -> None:
-    if (failure := done.exception()) is not None:
-        future.set_exception(failure)
-    else:
-        future.set_result(done.result())

@@ -1,5 +1,6 @@
 """GroupBase: all collectives of a `group_contract.Group` as one method that takes a `CallRequest`."""
 
+import os
 from concurrent.futures import Future
 from typing import Any, Self
 
@@ -7,14 +8,27 @@ import numpy as np
 
 from switchagg.calls.call_request import CallRequest
 from switchagg.codecs.array_codec import Tensors
+from switchagg.errors import SwitchaggError
 from transport.contracts.group_contract import Array
 
 
 class GroupBase:
     """A group that need only say what becomes of a `CallRequest`, and how it closes."""
 
+    job: str
     rank: int
     workers: int
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def _require_process(self) -> None:
+        """Raise SwitchaggError in a forked child."""
+        if os.getpid() != self._pid:
+            raise SwitchaggError(
+                f"job {self.job}, rank {self.rank}: this group belongs to process {self._pid}; a forked child must "
+                f"open its own"
+            )
 
     def submit(self, request: CallRequest, array: Array) -> "Future[Any]":
         """Begin this call, which isn't checked yet; its future resolves to the request's `result_of`."""

@@ -111,6 +111,62 @@ class GroupOptions:
                 raise JobError(f"option {name}: method {method} {'with' if servers else 'without'} servers has none")
 
 
+@dataclass(frozen=True)
+class _Opening:
+    """The arguments of `open_group`."""
+
+    method: str
+    link: str
+    rank: int
+    addresses: Sequence[Address]
+    servers: Sequence[Address]
+    job: str
+    how: GroupOptions
+    bound: BoundPlace | None
+
+    @property
+    def workers(self) -> int:
+        return len(self.addresses)
+
+    @property
+    def codec(self) -> tuple[CodecSpec, int] | None:
+        """The codec and its elements, or None. Raises JobError."""
+        elements = _number("codec_elements", self.how.codec_elements, ELEMENTS_MTU_1500, 3, MAX_ELEMENTS)
+        if self.how.codec is None:
+            return None
+        try:
+            spec = parse_sums(self.how.codec)
+            spec.for_workers(self.workers)
+        except ValueError as error:
+            raise JobError(f"option codec: {error}") from None
+        return spec, elements
+
+    @property
+    def codec_text(self) -> str:
+        """The codec as ranks send it to each other for comparison."""
+        if (codec := self.codec) is None:
+            return ""
+        return f"codec {codec[0].agreed_text(self.how.codec_seed)} of {codec[1]} elements"
+
+    @property
+    def group_facts(self) -> dict[str, Any]:
+        """What every host group is told of itself."""
+        credit_bytes = self.how.credit_bytes
+        return {"workers": self.workers, "method": self.method, "job": self.job, "credit_bytes": credit_bytes}
+
+    def connect(self, terms: str) -> Mesh:
+        """Meet the other ranks. terms: what all must say alike of their method."""
+        meeting = Meeting(self.job, terms, self.how.token, self.how.timeout_s)
+        options, bound = self.how.more, self.bound
+        return connect_mesh(self.link, self.rank, self.addresses, options=options, bound=bound, **vars(meeting))
+
+    def coded(self, group: HostGroup) -> HostGroup:
+        """The group, with the codec if there is one."""
+        if (codec := self.codec) is not None:
+            group.use_codec(*codec, self.how.codec_seed)
+        return group
+
+
 def open_group(
     method: str,
     link: str,
@@ -139,14 +195,14 @@ def open_group(
         if method not in METHODS or not METHODS[method].end:
             raise JobError(f"method '{method}' is no group of ours")
         how.check(method, bool(servers))
+        opening = _Opening(method, link, rank, addresses, servers, job, how, bound)
         if method == "switch":
-            return _open_switch_group(link, rank, addresses, job, how, bound)
+            return _open_switch_group(opening)
         if not 0 <= rank < len(addresses):
             raise JobError(f"rank {rank} of {len(addresses)} workers: 0 to {len(addresses) - 1}")
         if method == "ps":
-            return _open_ps_group(link, rank, addresses, servers, job, how, bound)
-        open_one = _open_bounded_group if METHODS[method].loses else _open_host_group
-        return open_one(method, link, rank, addresses, job, how, bound)
+            return _open_ps_group(opening)
+        return _open_bounded_group(opening) if METHODS[method].loses else _open_host_group(opening)
     except BaseException:
         if bound is not None:
             bound.close()
@@ -194,19 +250,17 @@ def open_fallback_group(
     return FallbackGroup(job, rank, len(addresses), FallbackPaths(join, meet, bound, options, fallback), closing)
 
 
-def _open_switch_group(
-    link: str, rank: int, addresses: Sequence[Address], job: str, how: GroupOptions, bound: BoundPlace | None
-) -> Group:
+def _open_switch_group(opening: _Opening) -> Group:
     from transport.group.switch_group import SwitchGroup  # pulls in ZeroMQ: only for those who use the switch
     from transport.worker.join_options import JoinOptions
 
-    link, codec = link or JoinOptions.link, how.codec or JoinOptions.codec
+    how, place = opening.how, (opening.how.switch or "", opening.job, opening.rank)
     try:
         options = JoinOptions(
             timeout_s=how.timeout_s,
             call_timeout_s=how.call_timeout_s,
-            link=link,
-            codec=codec,
+            link=opening.link or JoinOptions.link,
+            codec=how.codec or JoinOptions.codec,
             codec_seed=how.codec_seed,
             token=how.token,
             **how.more,
@@ -214,93 +268,61 @@ def _open_switch_group(
     except TypeError as error:
         raise JobError(f"method switch: {error}") from error
     if how.fallback is not None:
-        return open_fallback_group(how.switch or "", job, rank, addresses, options, how.fallback, bound)
+        return open_fallback_group(*place, opening.addresses, options, how.fallback, opening.bound)
     if how.token:
         raise JobError("option token: members of a job on a switch have none; give the switch keys (option keys)")
-    return SwitchGroup.join(how.switch or "", job, rank, len(addresses), options)
+    return SwitchGroup.join(*place, opening.workers, options)
 
 
-def _open_ps_group(
-    link: str,
-    rank: int,
-    addresses: Sequence[Address],
-    servers: Sequence[Address],
-    job: str,
-    how: GroupOptions,
-    bound: BoundPlace | None,
-) -> Group:
+def _open_ps_group(opening: _Opening) -> Group:
     from transport.group.ps_group import PsOptions, open_ps_group
     from transport.ps.config import PsConfig  # only for those who use servers
 
-    codec = _codec(how, len(addresses))
-    named = {"call_timeout_s": how.call_timeout_s, "codec": _codec_text(codec, how.codec_seed), **(how.ps or {})}
+    how, workers, servers = opening.how, opening.addresses, opening.servers
+    named = {"call_timeout_s": how.call_timeout_s, "codec": opening.codec_text, **(how.ps or {})}
     try:
-        config = PsConfig(len(addresses), len(servers) or len(addresses), **named)
+        config = PsConfig(len(workers), len(servers) or len(workers), **named)
     except (TypeError, ValueError) as error:
         raise JobError(f"option ps: {error}") from error
     options = PsOptions(timeout_s=how.timeout_s, credit_bytes=how.credit_bytes, token=how.token, link=how.more)
-    group = open_ps_group(link, rank, addresses, servers, config=config, job=job, options=options, bound=bound)
-    if codec is not None:
-        group.use_codec(*codec, how.codec_seed)
-    return group
+    named = {"config": config, "job": opening.job, "options": options, "bound": opening.bound}
+    return opening.coded(open_ps_group(opening.link, opening.rank, workers, servers, **named))
 
 
-def _open_host_group(
-    method: str,
-    link: str,
-    rank: int,
-    addresses: Sequence[Address],
-    job: str,
-    how: GroupOptions,
-    bound: BoundPlace | None,
-) -> Group:
+def _open_host_group(opening: _Opening) -> Group:
+    method, how, workers = opening.method, opening.how, opening.workers
     require(f"method {method}")
-    workers = len(addresses)
     ranks_per_group = _number("ranks_per_group", how.ranks_per_group, 0, 0, workers)
     pipelined = method in COLLECTIVES and COLLECTIVES[method].pipelined  # short pieces fill a pipeline sooner
     segment_bytes = SEGMENT_BYTES if pipelined else LONG_SEGMENT_BYTES
     segment_bytes = _number("segment_bytes", how.segment_bytes, segment_bytes, 1, SEGMENT_BYTES_MAX)
-    codec = _codec(how, len(addresses))
-    what = ", ".join(filter(None, (method, _codec_text(codec, how.codec_seed))))
-    mesh = _connect(link, rank, addresses, job, what, how, bound)
+    mesh = opening.connect(", ".join(filter(None, (method, opening.codec_text))))
     try:
         party = CollectiveParty(
-            rank,
+            opening.rank,
             workers,
-            job=job,
+            job=opening.job,
             call_timeout_ns=round(how.call_timeout_s * 1e9),
             option=ranks_per_group,
             segment_bytes=segment_bytes,
             classes=mesh.classes,
         )
         party.runner = mesh if isinstance(mesh, Runner) else None
-        kwargs: dict[str, Any] = {"workers": workers, "method": method, "job": job, "credit_bytes": how.credit_bytes}
         if method == "auto":
-            auto = AutoParty(party, segment_bytes, logger.info if rank == 0 else lambda line: None)
-            group = HostGroup(mesh, auto, auto.submit, **kwargs)
-        else:
-            group = HostGroup(mesh, party, _submit_by(party, method, workers), **kwargs)
-        if codec is not None:
-            group.use_codec(*codec, how.codec_seed)
-        return group
+            auto = AutoParty(party, segment_bytes, logger.info if opening.rank == 0 else lambda line: None)
+            return opening.coded(HostGroup(mesh, auto, auto.submit, **opening.group_facts))
+        return opening.coded(HostGroup(mesh, party, _submit_by(party, method, workers), **opening.group_facts))
     except BaseException:
         mesh.close(0.0)
         raise
 
 
-def _open_bounded_group(
-    method: str,
-    link: str,
-    rank: int,
-    addresses: Sequence[Address],
-    job: str,
-    how: GroupOptions,
-    bound: BoundPlace | None,
-) -> Group:
+def _open_bounded_group(opening: _Opening) -> Group:
     from transport.bounded.bounded_table import BOUNDED  # only for those who may lose
     from transport.group.bounded_group import BoundedGroup
     from transport.meshes.udp_mesh import UdpMesh
 
+    method, link, how = opening.method, opening.link, opening.how
     if how.codec is not None:
         raise JobError(f"option codec {how.codec}: method {method} sends float32 and loses some of it; leave it out")
     if link not in links_with("packets"):
@@ -312,48 +334,15 @@ def _open_bounded_group(
     except (TypeError, ValueError) as error:
         raise JobError(f"option bounded: {error}") from error
     require(f"method {method}")
-    mesh = _connect(link, rank, addresses, job, f"{method} {options}", how, bound)
-    workers, timeout_s = len(addresses), how.call_timeout_s
+    mesh, timeout_s = opening.connect(f"{method} {options}"), how.call_timeout_s
     times = {"call_timeout_ns": round(timeout_s * 1e9), "segment_bytes": LONG_SEGMENT_BYTES}
-    kwargs: dict[str, Any] = {"workers": workers, "method": method, "job": job, "credit_bytes": how.credit_bytes}
     try:
         assert isinstance(mesh, UdpMesh)
-        exact = CollectiveParty(rank, workers, job=job, classes=mesh.classes, **times)
-        return BoundedGroup(mesh, exact, options, call_timeout_s=timeout_s, **kwargs)
+        exact = CollectiveParty(opening.rank, opening.workers, job=opening.job, classes=mesh.classes, **times)
+        return BoundedGroup(mesh, exact, options, call_timeout_s=timeout_s, **opening.group_facts)
     except BaseException:
         mesh.close(0.0)
         raise
-
-
-def _connect(
-    link: str,
-    rank: int,
-    addresses: Sequence[Address],
-    job: str,
-    method: str,
-    how: GroupOptions,
-    bound: BoundPlace | None,
-) -> Mesh:
-    meeting = Meeting(job, method, how.token, how.timeout_s)
-    return connect_mesh(link, rank, addresses, options=how.more, bound=bound, **vars(meeting))
-
-
-def _codec(how: GroupOptions, workers: int) -> tuple[CodecSpec, int] | None:
-    """The codec and its elements, or None. Raises JobError."""
-    elements = _number("codec_elements", how.codec_elements, ELEMENTS_MTU_1500, 3, MAX_ELEMENTS)
-    if how.codec is None:
-        return None
-    try:
-        spec = parse_sums(how.codec)
-        spec.for_workers(workers)
-    except ValueError as error:
-        raise JobError(f"option codec: {error}") from None
-    return spec, elements
-
-
-def _codec_text(codec: tuple[CodecSpec, int] | None, seed: int) -> str:
-    """The codec as ranks send it to each other for comparison."""
-    return "" if codec is None else f"codec {codec[0].agreed_text(seed)} of {codec[1]} elements"
 
 
 def _number(name: str, value: int | None, default: int, low: int, high: int) -> int:

@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from switchagg.calls.call_request import CallRequest
-from switchagg.calls.round_calls import RoundCoding, RoundKeys
+from switchagg.calls.round_calls import Ended, RoundCoding, RoundKeys
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import CodecSpec
-from switchagg.errors import AggregationFailed, SwitchaggError
+from switchagg.errors import AggregationFailed
 from switchagg.native.native_codec import begin_in_c
 from transport.bounded.group_party import BoundedGroupParty
 from transport.collectives.auto import AutoParty
@@ -20,9 +20,10 @@ from transport.collectives.collective_party import CollectiveParty
 from transport.contracts.group_contract import Array, Matching
 from transport.group.coded_sums import CodedSums
 from transport.group.group_base import GroupBase
-from transport.group.staging import Restore, Staged, checked
+from transport.group.staging import Staged, checked
 from transport.meshes.mesh import Mesh, Party
 from transport.meshes.mesh_loop import CREDIT_BYTES, MeshLoop
+from transport.worker.codec_thread import ended_future
 from transport.worker.exit_reason import exit_reason, listen
 
 logger = logging.getLogger(__name__)
@@ -70,11 +71,9 @@ class HostGroup(GroupBase):
         credit_bytes: int | None = CREDIT_BYTES,
     ) -> None:
         self.rank, self.workers, self.method, self.link, self.job = mesh.member, workers, method, mesh.link, job
-        self._pid = os.getpid()
+        super().__init__()
         self._mesh, self._party, self._submit = mesh, party, submit
-        self._pending: dict[
-            int, tuple[Any, Future[Any], object, Restore | None]
-        ] = {}  # by the call's id; only the loop's thread uses it
+        self._pending: dict[int, tuple[Any, Ended]] = {}  # by the call's id; only the loop's thread uses it
         self._closed = False
         self._coding = threading.Lock()  # around what begins a coded call
         self._coded: CodedSums | None = None
@@ -88,11 +87,7 @@ class HostGroup(GroupBase):
 
     def submit(self, request: CallRequest, array: Array) -> "Future[Any]":
         """See `GroupBase`."""
-        if os.getpid() != self._pid:
-            raise SwitchaggError(
-                f"job {self.job}, rank {self.rank}: this group belongs to process {self._pid}; a forked child must "
-                f"open its own"
-            )
+        self._require_process()
         result = request.result_of(array, self.rank, self.workers)
         request, staged = self._staged(request, array)
         if self._coded is not None:
@@ -177,39 +172,28 @@ class HostGroup(GroupBase):
         """Begin a call that has been checked, as it is."""
         if staged.op != request.op:
             request = request._replace(op=staged.op)
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()  # it can't be cancelled: the other ranks count on this one
+        future, ended = ended_future(result, staged.restore)
 
         def order(now_ns: int) -> None:
             try:
                 call = self._submit(request, staged.wire, now_ns=now_ns)
-            except ValueError as error:
-                future.set_exception(error)
-                return
-            except BaseException as error:  # such as no memory: what was begun isn't known, so it ends the loop
-                future.set_exception(error)
-                raise
-            self._pending[id(call)] = (call, future, result, staged.restore)
+            except BaseException as error:
+                ended(error)
+                if isinstance(error, ValueError):
+                    return
+                raise  # such as no memory: what was begun isn't known, so it ends the loop
+            self._pending[id(call)] = call, ended
 
-        def refuse(failure: BaseException) -> None:
-            future.set_exception(failure)
-
-        self._loop.submit(order, refuse)
+        self._loop.submit(order, ended)
         return future
 
     def _finish(self) -> None:
         """Resolve the futures of calls that have ended; the loop's thread does it."""
         for call, failure in self._party.events():
-            _, future, result, restore = self._pending.pop(id(call))
-            if failure is not None:
-                future.set_exception(failure)
-                continue
-            if restore is not None:
-                restore()
-            future.set_result(result)
+            self._pending.pop(id(call))[1](failure)
 
     def _end(self, failure: BaseException) -> None:
         self._finish()
         pending, self._pending = self._pending, {}
-        for _, future, _, _ in pending.values():
-            future.set_exception(failure)
+        for _, ended in pending.values():
+            ended(failure)

@@ -18,7 +18,8 @@ from switchagg.calls.call_request import CallRequest
 from switchagg.description import COMBINING
 from transport.contracts.group_contract import Array, Matching
 from transport.group.group_base import GroupBase
-from transport.group.staging import SWITCH, Restore, Staged, checked, stage
+from transport.group.staging import SWITCH, Staged, checked, stage
+from transport.worker.codec_thread import ended_future, pass_on
 from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
@@ -37,7 +38,8 @@ class SwitchGroup(GroupBase):
 
     def __init__(self, session: SwitchSession) -> None:
         self.rank, self.workers, self.link, self.core = session.rank, session.workers, session.link, session.core
-        self._session = session
+        super().__init__()
+        self._session, self.job = session, session.name
         self.compression = session.compression
         self.classes, self.row, self.partial = session.classes, session.job.elements, session.job.partial
 
@@ -70,9 +72,8 @@ class SwitchGroup(GroupBase):
         )
         if staged.restore is None and result is staged.wire:
             return done
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()
-        done.add_done_callback(partial(_settle, future, staged.restore, result))
+        future, ended = ended_future(result, staged.restore)
+        done.add_done_callback(partial(pass_on, ended))
         return future
 
     def give_up(self, reason: str) -> None:
@@ -113,13 +114,3 @@ class SwitchGroup(GroupBase):
     def close(self) -> None:
         """See `Group`."""
         self._session.close()
-
-
-def _settle(future: "Future[Any]", restore: Restore | None, result: object, done: "Future[Any]") -> None:
-    """Resolve the call's future; the session's thread does it."""
-    if (failure := done.exception()) is not None:
-        future.set_exception(failure)
-        return
-    if restore is not None:
-        restore()
-    future.set_result(result)

@@ -366,7 +366,7 @@ def test_a_server_s_token_is_in_a_file_and_a_worker_without_it_keeps_nobody_wait
     job = Job(1, 1)
     with start_server(job, "--token-file", str(secret), "--timeout", "20") as process:
         with pytest.raises(JobError, match="that they have this job's token"):
-            open_ps_group("tcp", 0, job.workers, job.servers, options=PsOptions(3.0, token="a secret of that job"))
+            open_ps_group("tcp", 0, job.workers, job.servers, options=PsOptions(10.0, token="a secret of that job"))
         with open_ps_group(
             "tcp", 0, job.workers, job.servers, options=PsOptions(JOIN_S, token=secret.read_text())
         ) as group:
