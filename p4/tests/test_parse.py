@@ -102,6 +102,7 @@ def shown_rest(node: Any) -> str:
         ("!a && ~b == - + c", "(!a && (~b == -+c))"),
         ("a ? b : c ? d : e", "((a ? b : c) ? d : e)"),  # as p4c
         ("a ? b ? c : d : e", "(a ? (b ? c : d) : e)"),
+        ("a ? b : c == d && e", "(a ? b : ((c == d) && e))"),
         ("a || b ? 1 : 2", "((a || b) ? 1 : 2)"),
         ("(bit<8>) a + b", "([bit<8>]a + b)"),
         ("(H) - a", "[H]-a"),
@@ -251,7 +252,8 @@ def test_parsers() -> None:
         """parser p(E b, out S s)(bit<8> n) {
             E(1) e; bit<8> x = 1; value_set<tuple<bit<8>, bool>>(4) vs;
             state start { x = 2; { bit<8> y; } transition select(s.h.a, x) {
-                (1, 2): next; (_, 3 .. 4): reject; (5 &&& 6, default): accept; default: accept; vs: next; } }
+                (1, 2): next; (_, 3 .. 4 + 1): reject; (5 | 1 &&& 6 << 1, default): accept;
+                default: accept; vs: next; } }
             state next { transition accept; } state last { } }"""
     )
     assert [type(item).__name__ for item in parser.locals] == ["Instance", "VariableDeclaration", "ValueSetDeclaration"]
@@ -259,8 +261,8 @@ def test_parsers() -> None:
     start, following, last = parser.states
     assert [[shown(key) for key in case.keys] for case in start.transition.cases] == [
         ["1", "2"],
-        ["default", "3 .. 4"],
-        ["5 &&& 6", "default"],
+        ["default", "3 .. (4 + 1)"],
+        ["(5 | 1) &&& (6 << 1)", "default"],
         ["default"],
         ["vs"],
     ]

@@ -59,18 +59,24 @@ def in_order(
 ) -> list[tree.CallArgument | None]:
     """Arguments by parameter, None where left out. Raises P4Error: too many, missing, unknown, twice, mixed."""
     names = [p.name for p in signature.parameters]
+    ordered: list[tree.CallArgument | None] = [None] * len(names)
     if any(a.name is not None for a in arguments):
-        return by_name(name, signature, names, arguments, node)
-    if len(arguments) > len(names):
+        by_name(name, names, arguments, ordered)
+    elif len(arguments) > len(names):
         fail(node, f"{name} takes {counted(len(names), 'argument')}, not {len(arguments)}")
-    ordered: list[tree.CallArgument | None] = [*arguments, *([None] * (len(names) - len(arguments)))]
-    return complete(node, name, signature, ordered)
+    else:
+        ordered[: len(arguments)] = arguments
+    for parameter, argument in zip(signature.parameters, ordered, strict=True):
+        if argument is None and not parameter.optional:
+            takes = required(signature)
+            fail(node, f"argument {parameter.name!r} of {name} is missing; {name} takes {takes}")
+    return ordered
 
 
 def by_name(
-    name: str, signature: types.CallableType, names: list[str], arguments: list[tree.CallArgument], node: tree.Node
-) -> list[tree.CallArgument | None]:
-    ordered: list[tree.CallArgument | None] = [None] * len(names)
+    name: str, names: list[str], arguments: list[tree.CallArgument], ordered: list[tree.CallArgument | None]
+) -> None:
+    """Puts arguments with names in the places of their parameters. Raises P4Error."""
     for argument in arguments:
         if argument.name is None:
             fail(argument, f"call of {name}: name all arguments or none")
@@ -80,17 +86,6 @@ def by_name(
         if ordered[place] is not None:
             fail(argument, f"argument {argument.name!r} of {name} is given twice")
         ordered[place] = argument
-    return complete(node, name, signature, ordered)
-
-
-def complete(
-    node: tree.Node, name: str, signature: types.CallableType, ordered: list[tree.CallArgument | None]
-) -> list[tree.CallArgument | None]:
-    for parameter, argument in zip(signature.parameters, ordered, strict=True):
-        if argument is None and not parameter.optional:
-            takes = required(signature)
-            fail(node, f"argument {parameter.name!r} of {name} is missing; {name} takes {takes}")
-    return ordered
 
 
 def bind(
@@ -110,10 +105,11 @@ def bind(
     kinds: list[types.Type | None] = [None] * len(ordered)
     for late in (False, True):
         for number, argument in enumerate(ordered):
-            if late == (argument is not None and is_generic_instance(state, argument.value)):
+            value = argument.value if argument is not None else None
+            if value is not None and late == is_generic_instance(state, value):
                 pattern = patterns[number]
                 wanted = inference.resolve(pattern) if late or not inference.loose(pattern) else None
-                kinds[number] = argument_type(state, argument, wanted)
+                kinds[number] = state.value_type(value, wanted)
         find_variables(name, inference, patterns, ordered, kinds)
     returns = inference.renamed(signature.returns)
     if expected is not None and inference.loose(returns):
@@ -197,14 +193,6 @@ def give_type_arguments(
         if isinstance(kind, types.TableType):
             fail(node, f"{kind} cannot be a type argument of {name}")
         inference.bind(variable, kind)
-
-
-def argument_type(
-    state: CheckState, argument: tree.CallArgument | None, wanted: types.Type | None
-) -> types.Type | None:
-    if argument is None or argument.value is None:
-        return None
-    return state.value_type(argument.value, wanted)
 
 
 def is_generic_instance(state: CheckState, node: tree.ExpressionNode | None) -> bool:

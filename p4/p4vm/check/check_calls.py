@@ -15,7 +15,6 @@ WHERE_TO_APPLY = {
     "control": "controls are applied in the apply block of a control only",
     "table": "tables are applied in the apply block of a control only",
 }
-EXTERN_BOUND = "extern"
 
 
 def call(state: CheckState, node: tree.CallExpression, expected: types.Type | None) -> types.Type:
@@ -34,10 +33,6 @@ def call(state: CheckState, node: tree.CallExpression, expected: types.Type | No
     return note.returns
 
 
-def explicit_types(state: CheckState, node: tree.CallExpression) -> list[types.Type]:
-    return [resolve.resolve(state, a) for a in node.type_arguments]
-
-
 def note_of(
     state: CheckState,
     node: tree.CallExpression,
@@ -49,7 +44,7 @@ def note_of(
 ) -> CallNote:
     """Chooses among overloads and checks the arguments."""
     declaration, signature = check_arguments.choose(node, name, candidates, node.arguments)
-    explicit = explicit_types(state, node)
+    explicit = [resolve.resolve(state, a) for a in node.type_arguments]
     bound = check_arguments.bind(state, node, name, signature, node.arguments, explicit, expected)
     return CallNote(
         kind, name, declaration, bound.parameters, bound.arguments, bound.type_arguments, bound.returns, receiver
@@ -62,17 +57,15 @@ def named_call(
     symbol = state.lookup(callee, callee.name, callee.dot)
     if symbol.kind == "action":
         if state.place.kind not in ("apply block", "action"):
-            fail(
-                node,
-                f"action {callee.name!r} is called in apply blocks and actions only, not in {article(place(state))}",
-            )
+            where = article(state.place.kind)
+            fail(node, f"action {callee.name!r} is called in apply blocks and actions only, not in {where}")
         assert isinstance(symbol.type, types.CallableType)
         note = note_of(state, node, "action", callee.name, [(symbol.declaration, symbol.type)], expected)
     elif symbol.kind == "function":
         overloads: list[check_arguments.Candidate] = list(symbol.overloads)
         note = note_of(state, node, "function", callee.name, overloads, expected)
         if isinstance(note.declaration, tree.ExternFunction):
-            note.kind = EXTERN_BOUND
+            note.kind = "extern"
             check_core_call(state, node, note, None)
     else:
         hint = ""
@@ -87,10 +80,6 @@ def named_call(
 
 def signature_of(note: CallNote) -> types.CallableType:
     return types.CallableType(note.kind, note.name, note.parameters, note.returns, (), note.type_arguments)
-
-
-def place(state: CheckState) -> str:
-    return state.place.kind
 
 
 # ---- methods
@@ -152,7 +141,7 @@ def apply(
         fail(node, f"{base} has no method {callee.name!r}; it has {known}" + nearest(callee.name, ["apply"]))
     in_key = what == "table" and state.place.kind == "table"
     if state.place.kind != WHERE_APPLIED[what] and not in_key:
-        fail(node, f"{base} cannot be applied in {article(place(state))}; {WHERE_TO_APPLY[what]}")
+        fail(node, f"{base} cannot be applied in {article(state.place.kind)}; {WHERE_TO_APPLY[what]}")
     if isinstance(base, types.TableType):
         if node.arguments or node.type_arguments:
             fail(node, f"apply of {base} takes no arguments")

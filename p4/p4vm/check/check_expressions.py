@@ -35,22 +35,9 @@ def number(state: CheckState, node: tree.Number, expected: types.Type | None) ->
     return kind
 
 
-def boolean(state: CheckState, node: tree.BoolLiteral, expected: types.Type | None) -> types.Type:
+def bool_or_string(state: CheckState, node: tree.BoolLiteral | tree.String, expected: types.Type | None) -> types.Type:
     state.checked.constants[node] = node.value
-    return types.BOOL
-
-
-def string(state: CheckState, node: tree.String, expected: types.Type | None) -> types.Type:
-    state.checked.constants[node] = node.value
-    return types.STRING
-
-
-def invalid_header(state: CheckState, node: tree.InvalidHeader, expected: types.Type | None) -> types.Type:
-    return types.UNTYPED_HEADER
-
-
-def default_rest(state: CheckState, node: tree.DefaultRest, expected: types.Type | None) -> types.Type:
-    return types.UNTYPED_DEFAULT
+    return types.BOOL if isinstance(node, tree.BoolLiteral) else types.STRING
 
 
 def only_in_sets(state: CheckState, node: tree.ExpressionNode, expected: types.Type | None) -> types.Type:
@@ -302,14 +289,14 @@ def require_writable(state: CheckState, node: tree.ExpressionNode, what: str) ->
 
 HANDLERS: dict[type, Callable[[CheckState, Any, types.Type | None], types.Type]] = {
     tree.Number: number,
-    tree.BoolLiteral: boolean,
-    tree.String: string,
+    tree.BoolLiteral: bool_or_string,
+    tree.String: bool_or_string,
     tree.Name: name,
     tree.TypeExpression: type_expression,
     tree.MemberExpression: member,
     tree.IndexExpression: index,
-    tree.InvalidHeader: invalid_header,
-    tree.DefaultRest: default_rest,
+    tree.InvalidHeader: lambda state, node, expected: types.UNTYPED_HEADER,
+    tree.DefaultRest: lambda state, node, expected: types.UNTYPED_DEFAULT,
     tree.Mask: only_in_sets,
     tree.Range: only_in_sets,
     tree.Default: only_in_sets,

@@ -24,7 +24,7 @@ from p4vm.check import (
     operators,
     resolve,
 )
-from p4vm.check.scope import CheckState, EnclosingScope, ExpressionHandler, Scope, ScopeSymbol, fail
+from p4vm.check.scope import CheckState, EnclosingScope, ExpressionHandler, Scope, ScopeSymbol, fail, has_annotation
 from p4vm.node import deep
 from p4vm.source import engine_faults
 from p4vm.tree import tree_nodes as tree
@@ -107,7 +107,7 @@ def parameters(
                 convert.convert(state, node.default, parameter_type)
             if not state.is_known(node.default):
                 fail(node.default, f"the default value of parameter {node.name!r} must be known at compile time")
-        optional = node.default is not None or is_optional(node)
+        optional = node.default is not None or has_annotation(node, "optional")
         results.append(types.ParameterType(node.direction, parameter_type, node.name, optional))
     return tuple(results)
 
@@ -261,14 +261,6 @@ def action(state: CheckState, node: tree.Action) -> None:
     state.declare(ScopeSymbol(node.name, "action", node, kind))
 
 
-def check_applied_parameters(
-    nodes: list[tree.ParameterDeclaration], parameter_types: tuple[types.ParameterType, ...], owner: str
-) -> None:
-    for node, parameter in zip(nodes, parameter_types, strict=True):
-        if parameter.direction and not types.is_data(parameter.type):
-            fail(node, f"parameter {node.name!r} of {owner!r} cannot be {parameter.type}")
-
-
 def type_without_body(kind: str, state: CheckState, node: tree.Applicable) -> None:
     """parser P<…>(…); control C<…>(…); package P<…>(…);"""
     with state.inner():
@@ -293,7 +285,9 @@ def container(kind: str, state: CheckState, node: tree.ParserDeclaration | tree.
     with state.inner(EnclosingScope(kind)):
         resolve.declare_type_parameters(state, node, node.type_parameters, node.name)
         parameter_types = parameters(state, node.parameters, node.name, kind)
-        check_applied_parameters(node.parameters, parameter_types, node.name)
+        for parameter_node, parameter in zip(node.parameters, parameter_types, strict=True):
+            if parameter.direction and not types.is_data(parameter.type):
+                fail(parameter_node, f"parameter {parameter.name!r} of {node.name!r} cannot be {parameter.type}")
         constructor_types = parameters(state, node.constructor_parameters, node.name, "constructor")
         declare_parameters(state, node.constructor_parameters, constructor_types)
         declare_parameters(state, node.parameters, parameter_types)
@@ -382,14 +376,10 @@ def abstract_methods(state: CheckState, node: tree.Instance, kind: types.Type) -
                 implemented.add(member.prototype.name)
             else:
                 fail(member, "the body of an instance holds functions and instances only")
-    needed = (name for name, overloads in wanted.items() if not all(is_optional(p) for p, _ in overloads))
-    missing = sorted(set(needed) - implemented)
+    optional = {name for name, overloads in wanted.items() if all(has_annotation(p, "optional") for p, _ in overloads)}
+    missing = sorted(set(wanted) - optional - implemented)
     if missing:
         fail(node, f"instance {node.name!r} must give the abstract method {missing[0]!r} of {kind}")
-
-
-def is_optional(node: Prototype | tree.ParameterDeclaration) -> bool:
-    return any(a.name == "optional" for a in node.annotations)
 
 
 def abstract_method(

@@ -40,7 +40,7 @@ def statement(state: CheckState, node: tree.StatementNode) -> None:
     if handler is None:
         fail(node, f"unsupported statement ({type(node).__name__})")
     if state.place.kind == "parser state" and not isinstance(node, IN_PARSERS):
-        fail(node, f"{handler.__name__.rstrip('_')} is not allowed in parser states")
+        fail(node, f"{tree.class_word(node)} is not allowed in parser states")
     state.deeper(node)
     with engine_faults(lambda _: node.position):
         handler(state, node)
@@ -167,14 +167,9 @@ def empty(state: CheckState, node: tree.EmptyStatement) -> None:
 # ---- loops
 
 
-def break_(state: CheckState, node: tree.BreakStatement) -> None:
+def loop_jump(state: CheckState, node: tree.BreakStatement | tree.ContinueStatement) -> None:
     if not state.place.loops:
-        fail(node, "break outside a loop")
-
-
-def continue_(state: CheckState, node: tree.ContinueStatement) -> None:
-    if not state.place.loops:
-        fail(node, "continue outside a loop")
+        fail(node, f"{tree.class_word(node)} outside a loop")
 
 
 def in_loop(state: CheckState) -> EnclosingScope:
@@ -324,7 +319,7 @@ HANDLERS: dict[type, Callable[[CheckState, Any], None]] = {
     tree.ForInStatement: for_in,
     tree.ReturnStatement: return_,
     tree.ExitStatement: exit_,
-    tree.BreakStatement: break_,
-    tree.ContinueStatement: continue_,
+    tree.BreakStatement: loop_jump,
+    tree.ContinueStatement: loop_jump,
     tree.EmptyStatement: empty,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from p4vm.check import arguments, check_parsers, convert
-from p4vm.check.scope import CheckState, EnclosingScope, ScopeSymbol, counted, fail, nearest, show
+from p4vm.check.scope import CheckState, EnclosingScope, ScopeSymbol, counted, fail, has_annotation, nearest, show
 from p4vm.node import nodes
 from p4vm.tree import tree_nodes as tree
 from p4vm.tree import types
@@ -116,10 +116,6 @@ def note_bound(
     note = CallNote("action", ref.name, declaration, signature.parameters, ordered)
     state.checked.bound[ref] = note
     return note
-
-
-def has_annotation(ref: tree.ActionRef, name: str) -> bool:
-    return any(a.name == name for a in ref.annotations)
 
 
 def check_full_ref(

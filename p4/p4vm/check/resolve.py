@@ -13,7 +13,8 @@ LEAVES_MAX = 1 << 16
 """Fields of a structure, counted through everything nested in it."""
 
 
-BASES = {t.name: t for t in (types.BOOL, types.ERROR, types.STRING, types.MATCH_KIND, types.VOID)}
+BASES: dict[str, types.Type] = {"int": types.INTEGER, "_": types.DONT_CARE}
+BASES |= {t.name: t for t in (types.BOOL, types.ERROR, types.STRING, types.MATCH_KIND, types.VOID)}
 
 
 def resolve(state: CheckState, node: tree.Type) -> types.Type:
@@ -37,14 +38,9 @@ def resolve(state: CheckState, node: tree.Type) -> types.Type:
 
 
 def base(node: tree.BaseType) -> types.Type:
-    if node.name == "int":
-        return types.INTEGER
-    if node.name == "_":
-        return types.DONT_CARE
-    base_type = BASES.get(node.name)
-    if base_type is None:
+    if node.name not in BASES:
         fail(node, f"unsupported type {node.name!r}")
-    return base_type
+    return BASES[node.name]
 
 
 def bits(state: CheckState, node: tree.BitsTypeName) -> types.Type:

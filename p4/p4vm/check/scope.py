@@ -220,6 +220,10 @@ def type_parameter_names(declaration: tree.Node | None) -> list[str]:
     return getattr(declaration, "type_parameters", [])
 
 
+def has_annotation(node: tree.ActionRef | tree.FunctionPrototype | tree.ParameterDeclaration, name: str) -> bool:
+    return any(annotation.name == name for annotation in node.annotations)
+
+
 def counted(number: int, word: str) -> str:
     """`1 key`, `2 keys`."""
     return f"{number} {word}{'' if number == 1 else 's'}"

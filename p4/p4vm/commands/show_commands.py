@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from p4vm.commands import words as command_words
 from p4vm.commands.words import Command
 from p4vm.control.control_tables import TableState, table_state
-from p4vm.control.control_values import width_of
+from p4vm.control.control_values import BMV2_MATCHES, width_of
 from p4vm.control.core import parameter_name
 from p4vm.ir import ir_nodes as ir
 
@@ -18,12 +18,8 @@ if TYPE_CHECKING:
 def table_line(state: TableState) -> str:
     """A table as show_tables prints it."""
     profile = state.table.implementation
-    keys = ",\t".join(f"{key.name}({_word(key)}, {width_of(key.expression.type)})" for key in state.keys)
+    keys = ",\t".join(f"{key.name}({BMV2_MATCHES[key.match]}, {width_of(key.expression.type)})" for key in state.keys)
     return f"{state.name:30} [implementation={None if profile is None else profile.name}, mk={keys}]"
-
-
-def _word(key: ir.Key) -> str:
-    return "ternary" if key.match == "optional" else key.match
 
 
 def action_line(action: ir.TableAction) -> str:

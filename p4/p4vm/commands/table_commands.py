@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from p4vm.commands.words import Command, data_words, keys_text, short_data_words, table
 from p4vm.control.control_tables import TableState
-from p4vm.control.control_values import show_key
+from p4vm.control.control_values import BMV2_MATCHES, show_key
 from p4vm.engine import ActionCall, GroupRef, MemberRef, TableEntry
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def _entry_lines(state: TableState, entry: TableEntry) -> list[str]:
     width = max([20, *(len(key.name) for key in state.keys)])
     lines = [f"Dumping entry {entry.handle:#x}", "Match key:"]
     for key, pair in zip(state.keys, entry.keys, strict=True):
-        word = "TERNARY" if key.match == "optional" else key.match.upper()
+        word = BMV2_MATCHES[key.match].upper()
         lines.append(f"* {key.name:{width}}: {word:10}{show_key(pair, key.expression.type, key.match)}")
     if state.prioritized:
         lines.append(f"Priority: {entry.priority}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from p4vm.control.control_values import hex_bytes, show_key
+from p4vm.control.control_values import BMV2_MATCHES, hex_bytes, show_key
 from p4vm.engine import ActionCall, MeterRate
 from p4vm.ir import ir_nodes as ir
 from p4vm.source import P4Error
@@ -269,10 +269,6 @@ def data_words(table_action: ir.TableAction, call: ActionCall, separator: str = 
 def keys_text(keys: list[ir.Key], pairs: tuple[Pair, ...]) -> str:
     """A key as table_add repeats it: EXACT-0a:00:00:01."""
     return "\t".join(
-        f"{_word(key)}-{show_key(pair, key.expression.type, key.match, ':')}"
+        f"{BMV2_MATCHES[key.match].upper()}-{show_key(pair, key.expression.type, key.match, ':')}"
         for key, pair in zip(keys, pairs, strict=True)
     )
-
-
-def _word(key: ir.Key) -> str:
-    return "TERNARY" if key.match == "optional" else key.match.upper()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from p4vm.control.control_names import ControlNames
-from p4vm.control.control_values import PRIORITIZED, Pair, Word, key_pair, whole_range
+from p4vm.control.control_values import BMV2_MATCHES, PRIORITIZED, Pair, Word, key_pair, whole_range
 from p4vm.control.core import Arguments, ControlCore, action_call, action_names, refused_table
 from p4vm.engine import ActionCall, Engine, GroupRef, MemberRef, TableEntry
 from p4vm.ir import ir_nodes as ir
@@ -41,7 +41,7 @@ class TableState:
     prioritized: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        matches = {"ternary" if key.match == "optional" else key.match for key in self.keys}
+        matches = {BMV2_MATCHES[key.match] for key in self.keys}
         self.kind = next((kind for kind in ("range", "ternary", "lpm") if kind in matches), "exact")
         self.prioritized = self.kind in PRIORITIZED
 

@@ -21,6 +21,9 @@ PRIORITIZED = frozenset({"ternary", "optional", "range"})
 SEPARATORS = {"lpm": "/", "ternary": "&&&", "optional": "&&&", "range": "->"}
 """Kind of match -> what stands between the two parts of its words."""
 
+BMV2_MATCHES = {"exact": "exact", "lpm": "lpm", "ternary": "ternary", "optional": "ternary", "range": "range"}
+"""Kind of match -> as bmv2's command line calls it."""
+
 _DIGIT_BITS = {"x": 4, "o": 3, "b": 1}
 
 SYMBOL_WIDTH = 32

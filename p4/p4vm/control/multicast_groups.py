@@ -36,6 +36,11 @@ class Mirror:
     replicas: tuple[PacketReplica, ...] = ()
     truncate: int = 0
 
+    @property
+    def copies(self) -> tuple[PacketReplica, ...]:
+        """Those that no multicast group makes."""
+        return self.replicas if self.port is None else (PacketReplica(self.port),)
+
 
 def checked_port(port: int) -> int:
     """Raises P4Error beyond 0 to 510."""
@@ -112,12 +117,18 @@ class ReplicationControl(ControlCore):
 
     def mc_group_set(self, group: int, replicas: Sequence[PacketReplica]) -> None:
         """All of a group at once, as P4Runtime does: new nodes in the order of the replicas."""
-        checked = [PacketReplica(checked_port(replica.port), replica.instance) for replica in replicas]
+        for replica in replicas:
+            checked_port(replica.port)
         self.mc_mgrp_create(group)
         for handle in list(self.groups[group]):
             self.mc_node_destroy(handle)
-        for replica in checked:
+        for replica in replicas:
             self.mc_node_associate(group, self.mc_node_create(replica.instance, [replica.port]))
+
+    def mc_group_replicas(self, group: int) -> list[PacketReplica]:
+        """All copies that a group makes; none where there is no such group."""
+        nodes = [self.nodes[handle] for handle in self.groups.get(group, ())]
+        return [PacketReplica(port, node.rid) for node in nodes for port in node.ports]
 
     # ---- mirroring
 
@@ -132,8 +143,9 @@ class ReplicationControl(ControlCore):
 
     def mirroring_set(self, session: int, replicas: Sequence[PacketReplica], truncate: int = 0) -> None:
         """All copies of a session at once, as P4Runtime does."""
-        checked = tuple(PacketReplica(checked_port(replica.port), replica.instance) for replica in replicas)
-        self._set_mirror(session, Mirror(replicas=checked, truncate=truncate))
+        for replica in replicas:
+            checked_port(replica.port)
+        self._set_mirror(session, Mirror(replicas=tuple(replicas), truncate=truncate))
 
     def mirroring_delete(self, session: int) -> None:
         self.mirroring_get(session)
@@ -158,8 +170,7 @@ class ReplicationControl(ControlCore):
         return self.nodes[handle]
 
     def _set_group(self, group: int) -> None:
-        nodes = [self.nodes[handle] for handle in self.groups.get(group, ())]
-        self.engine.set_group(group, [PacketReplica(port, node.rid) for node in nodes for port in node.ports])
+        self.engine.set_group(group, self.mc_group_replicas(group))
 
     def _set_mirror(self, session: int, mirror: Mirror) -> None:
         if not 0 <= session <= SESSION_MAX:
@@ -167,8 +178,7 @@ class ReplicationControl(ControlCore):
         if mirror.truncate < 0:
             raise P4Error(f"mirror session {session}: {mirror.truncate} bytes kept; expected 0 (all) or more")
         self.mirrors[session] = mirror
-        replicas = mirror.replicas if mirror.port is None else (PacketReplica(mirror.port),)
-        self.engine.set_mirror(session, replicas, mirror.group or 0, mirror.truncate)
+        self.engine.set_mirror(session, mirror.copies, mirror.group or 0, mirror.truncate)
 
 
 def _port_list(ports: Sequence[int]) -> tuple[int, ...]:

@@ -28,11 +28,6 @@ class Calls(ctypes.Structure):
     _fields_ = [(name, ctypes.c_void_p) for name in ("engine", "run", "outputs", "data", "set_replicas")]
 
 
-def missing() -> str | None:
-    """Why there can be no host in C; None: there can."""
-    return None if compiler() is not None else "there is no C compiler"
-
-
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "p4_host_new": (POINTER, [POINTER, UINT, POINTER, INT, UINT, LONG]),
     "p4_host_free": (VOID, [POINTER]),
@@ -125,5 +120,5 @@ def _address(loaded: Any, name: str) -> int:
 
 def make_host(switch: ControlledSwitch, ports: dict[int, str], options: SoftwareSwitchOptions | None = None) -> Host:
     """The fastest host for the switch's engine: the event loop in C for a native one."""
-    native = switch.engine.backend == "native" and missing() is None
+    native = switch.engine.backend == "native" and compiler() is not None
     return (NativeHost if native else Host)(switch, ports, options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,6 @@ from p4.v1 import p4runtime_pb2
 
 from p4vm.control.control_tables import TableState
 from p4vm.control.controlled_switch import ControlledSwitch
-from p4vm.control.multicast_groups import Mirror
 from p4vm.engine import PacketReplica
 from p4vm.p4runtime.refusal import INVALID, MISSING, RuntimeRefusal, refusing, unimplemented
 from p4vm.p4runtime.runtime_cells import CELLS
@@ -156,13 +155,11 @@ class RuntimeState:
         kind = query.WhichOneof("type")
         if kind in (None, "multicast_group_entry"):
             wanted = query.multicast_group_entry.multicast_group_id
-            for group, handles in self.switch.groups.items():
+            for group in self.switch.groups:
                 if wanted in (0, group):
                     message = p4runtime_pb2.PacketReplicationEngineEntry()
                     message.multicast_group_entry.multicast_group_id = group
-                    nodes = [self.switch.nodes[handle] for handle in handles]
-                    copies = [PacketReplica(port, node.rid) for node in nodes for port in node.ports]
-                    _fill_replicas(message.multicast_group_entry, copies)
+                    _fill_replicas(message.multicast_group_entry, self.switch.mc_group_replicas(group))
                     yield message
         if kind in (None, "clone_session_entry"):
             wanted = query.clone_session_entry.session_id
@@ -171,7 +168,7 @@ class RuntimeState:
                     message = p4runtime_pb2.PacketReplicationEngineEntry()
                     message.clone_session_entry.session_id = session
                     message.clone_session_entry.packet_length_bytes = mirror.truncate
-                    _fill_replicas(message.clone_session_entry, _copies(mirror))
+                    _fill_replicas(message.clone_session_entry, mirror.copies)
                     yield message
 
 
@@ -211,10 +208,6 @@ def _replicas(entry: Any) -> list[PacketReplica]:
     return replicas
 
 
-def _copies(mirror: Mirror) -> list[PacketReplica]:
-    return [PacketReplica(mirror.port)] if mirror.port is not None else list(mirror.replicas)
-
-
-def _fill_replicas(message: Any, copies: list[PacketReplica]) -> None:
+def _fill_replicas(message: Any, copies: Sequence[PacketReplica]) -> None:
     for copy in copies:
         message.replicas.add(egress_port=copy.port, instance=copy.instance)

@@ -36,7 +36,7 @@ struct replica {
     uint32_t port, instance;
 };
 
-/* Field by field as `Calls` in host/native.py. */
+/* Field by field as `Calls` in host/native_host.py. */
 struct calls {
     void *engine;
     void (*run)(void *engine, uint32_t count, const uint16_t *ports, const uint32_t *offsets, const uint8_t *data,
@@ -65,7 +65,7 @@ struct capture {
     uint8_t *bytes;
 };
 
-/* Field by field as `PortCounters` in host/native.py. */
+/* Field by field as `PortCounts` in host/software_switch.py. */
 struct counters {
     uint64_t received, sent_packets, bundles, queue_full, not_sent;
 };
