@@ -3,6 +3,9 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+
+FILE_BYTES_MAX = 64 << 20
 
 
 class P4vmError(Exception):
@@ -51,3 +54,15 @@ def engine_faults(place: Callable[[Exception], Position]) -> Iterator[None]:
         raise
     except Exception as error:
         raise EngineFault(f"{type(error).__name__}: {error}", place(error)) from error
+
+
+def read_text(path: Path) -> str:
+    """A file of UTF-8 text. Raises P4Error: it can't be read, is something else, or is larger than FILE_BYTES_MAX."""
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise P4Error(f"{path}: larger than {FILE_BYTES_MAX >> 20} MB")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise P4Error(f"{path}: can't be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise P4Error(f"{path}: is no text (UTF-8)") from None

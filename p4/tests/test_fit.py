@@ -114,6 +114,14 @@ def test_a_register_is_touched_once_in_a_pass(tmp_path: Path) -> None:
     assert message.startswith("register In.r0 is accessed a second time in one pass, after line ")
 
 
+def test_the_subject_of_a_switch_touches_registers_as_a_condition_does(tmp_path: Path) -> None:
+    for way in ("if (add0.execute(hdr.h.index) == 1) { }", "switch (add0.execute(hdr.h.index)) { 1: { } }"):
+        result = judged(tmp_path, f"meta.x = add0.execute(hdr.h.index);\n{way}", adding(0))
+        line, message = only_fault(result)
+        assert line == line_of(result, way)
+        assert message.startswith("register In.r0 is accessed a second time in one pass, after line ")
+
+
 def test_within_one_action_too(tmp_path: Path) -> None:
     action = "    action both() {\n meta.x = add0.execute(hdr.h.index);\n meta.y = add0.execute(hdr.h.index);\n }\n"
     result = judged(tmp_path, "both();", adding(0) + action)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from p4vm.source import P4Error
+from p4vm.source import P4Error, read_text
 
 THRIFT_PORT, GRPC_ADDRESS = 9090, "0.0.0.0:9559"
 UNUSED = ("--nanolog", "--notifications-addr", "--log-level", "-L", "--log-file", "--drop-port", "--dump-packet-data")
@@ -52,9 +52,7 @@ def run_words(name: str, words: list[str]) -> list[str]:
 def program_of(path: Path) -> dict[str, Any]:
     """What the stand-in for p4c wrote. Raises P4Error: it is something else, or the program has changed."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8")).get("p4vm")
-    except OSError as error:
-        raise P4Error(f"{path}: can't be read: {error.strerror}") from None
+        content = json.loads(read_text(path)).get("p4vm")
     except (ValueError, AttributeError):
         content = None
     if not isinstance(content, dict):

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 
 from p4vm.commands import cell_commands, group_commands, show_commands, table_commands
 from p4vm.commands.words import Command
-from p4vm.source import P4Error, Position
+from p4vm.source import P4Error, Position, read_text
 
 if TYPE_CHECKING:
     from p4vm.control.controlled_switch import ControlledSwitch
 
 LINE_MAX = 1 << 16
-FILE_BYTES_MAX = 64 << 20
 
 COMMANDS: dict[str, Command] = {
     **table_commands.COMMANDS,
@@ -87,15 +86,7 @@ def run_file(switch: ControlledSwitch, path: Path) -> str:
 
 def file_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Numbered lines of a text file. Raises P4Error if it can't be read."""
-    try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise P4Error(f"{path}: larger than {FILE_BYTES_MAX >> 20} MB; is it a file of commands?")
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise P4Error(f"{path}: can't be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise P4Error(f"{path}: is no text (UTF-8)") from None
-    yield from enumerate(text.splitlines(), 1)
+    yield from enumerate(read_text(path).splitlines(), 1)
 
 
 def error_line(error: P4Error) -> str:

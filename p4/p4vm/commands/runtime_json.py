@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from p4vm.commands.line import COMMANDS, FILE_BYTES_MAX, error_line
+from p4vm.commands.line import COMMANDS, error_line
 from p4vm.control.control_tables import TableState
 from p4vm.control.control_values import SEPARATORS
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.engine import PacketReplica
-from p4vm.source import P4Error
+from p4vm.source import P4Error, read_text
 
 TOP = frozenset(
     {"target", "p4info", "bmv2_json", "table_entries", "multicast_group_entries", "clone_session_entries", "comment"}
@@ -52,14 +52,10 @@ def load(path: str | Path, switch: ControlledSwitch) -> Loaded:
     it have been set."""
     place = Path(path)
     try:
-        if place.stat().st_size > FILE_BYTES_MAX:
-            raise P4Error(f"{place}: larger than {FILE_BYTES_MAX >> 20} MB")
-        content = json.loads(place.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise P4Error(f"{place}: can't be read: {error.strerror}") from None
+        content = json.loads(read_text(place))
     except json.JSONDecodeError as error:
         raise P4Error(f"{place}:{error.lineno}:{error.colno}: no JSON: {error.msg}") from None
-    except (UnicodeDecodeError, RecursionError, ValueError):
+    except (RecursionError, ValueError):
         raise P4Error(f"{place}: no JSON text") from None
     try:
         return apply(content, switch)

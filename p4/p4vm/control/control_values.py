@@ -7,7 +7,11 @@ A key in the engine is a pair: exact (value, None); lpm (value, prefix length); 
 from __future__ import annotations
 
 import ipaddress
+import re
+from collections.abc import Callable
+from typing import SupportsInt
 
+from p4vm.bit_arithmetic import limits, wrap
 from p4vm.ir import ir_nodes as ir
 from p4vm.ir.ir_nodes import is_signed
 from p4vm.source import P4Error
@@ -26,9 +30,6 @@ BMV2_MATCHES = {"exact": "exact", "lpm": "lpm", "ternary": "ternary", "optional"
 
 _DIGIT_BITS = {"x": 4, "o": 3, "b": 1}
 
-SYMBOL_WIDTH = 32
-"""Bits of an enum without base and of an error, in keys and arguments."""
-
 Pair = tuple[int, int | None]
 Word = str | int | tuple[int, int | None]
 """What a caller may give for a key: words as above, a plain number, or the pair itself."""
@@ -36,15 +37,11 @@ Word = str | int | tuple[int, int | None]
 
 def width_of(kind: ir.Type) -> int:
     """Bits of a value in a key or argument. Raises P4Error for types that have none."""
-    if isinstance(kind, ir.Bits):
-        return kind.width
-    if isinstance(kind, ir.Bool):
-        return 1
-    if isinstance(kind, ir.EnumMember):
-        return SYMBOL_WIDTH
     if isinstance(kind, ir.Varbits):
         return kind.width
-    raise P4Error(f"a control plane can't set a value of {type(kind).__name__.lower()} type")
+    if not isinstance(kind, ir.Bits | ir.Bool | ir.EnumMember):
+        raise P4Error(f"a control plane can't set a value of {type(kind).__name__.lower()} type")
+    return ir.width_of(kind)
 
 
 def source_type(key: ir.Key) -> ir.Type:
@@ -71,10 +68,7 @@ def whole_range(kind: ir.Type) -> tuple[int, int]:
     """The least and the greatest value."""
     if isinstance(kind, ir.EnumMember):
         return 0, len(kind.members) - 1
-    width = width_of(kind)
-    if is_signed(kind) and width:
-        return -(1 << (width - 1)), (1 << (width - 1)) - 1
-    return 0, (1 << width) - 1
+    return limits(kind) if isinstance(kind, ir.Bits) and kind.width else (0, full_mask(kind))
 
 
 def parse_number(text: str, kind: ir.Type) -> int:
@@ -99,28 +93,29 @@ def _integer(text: str) -> int:
         ) from None
 
 
+def _mac_address(text: str) -> int:
+    if not re.fullmatch("[0-9a-fA-F]{1,2}(:[0-9a-fA-F]{1,2}){5}", text):
+        raise ValueError
+    return int("".join(part.zfill(2) for part in text.split(":")), 16)
+
+
+_ADDRESSES: dict[int, tuple[str, Callable[[str], SupportsInt], str]] = {
+    32: (".", ipaddress.IPv4Address, "IPv4 address; expected four numbers up to 255: 10.0.0.1"),
+    48: (":", _mac_address, "MAC address; expected six bytes: 08:00:00:00:01:11"),
+    128: (":", ipaddress.IPv6Address, "IPv6 address; expected one like 2001:db8::1"),
+}
+"""Width -> the sign in addresses of that width, what reads them, and how one is written."""
+
+
 def _address(text: str, width: int) -> int | None:
     """The value of an address of that width; None: it doesn't look like one."""
-    if width == 32 and "." in text:
-        try:
-            return int(ipaddress.IPv4Address(text))
-        except ValueError:
-            raise P4Error(f"'{text[:80]}': Invalid IPv4 address; expected four numbers up to 255: 10.0.0.1") from None
-    if width == 48 and ":" in text:
-        parts = text.split(":")
-        if len(parts) != 6 or not all(0 < len(part) <= 2 and _is_hex(part) for part in parts):
-            raise P4Error(f"'{text[:80]}': Invalid MAC address; expected six bytes: 08:00:00:00:01:11")
-        return int("".join(part.zfill(2) for part in parts), 16)
-    if width == 128 and ":" in text:
-        try:
-            return int(ipaddress.IPv6Address(text))
-        except ValueError:
-            raise P4Error(f"'{text[:80]}': Invalid IPv6 address; expected one like 2001:db8::1") from None
-    return None
-
-
-def _is_hex(text: str) -> bool:
-    return all(letter in "0123456789abcdefABCDEF" for letter in text)
+    sign, read, form = _ADDRESSES.get(width, ("", int, ""))
+    if not sign or sign not in text:
+        return None
+    try:
+        return int(read(text))
+    except ValueError:
+        raise P4Error(f"'{text[:80]}': Invalid {form}") from None
 
 
 def fit(value: int, kind: ir.Type) -> int:
@@ -141,7 +136,7 @@ def fit(value: int, kind: ir.Type) -> int:
             f"Parameter is too large: {text} needs {value.bit_length()} bits, but the type has {width}; "
             f"expected at most {(1 << width) - 1:#x}"
         )
-    return value - (1 << width) if signed and width and value >> (width - 1) else value
+    return wrap(value, kind) if isinstance(kind, ir.Bits) else value
 
 
 def parse_key(word: Word, kind: ir.Type, match: str, plain: bool = False) -> Pair:

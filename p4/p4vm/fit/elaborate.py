@@ -198,7 +198,7 @@ class Elaboration:
         return effects
 
     def _how(self, node: object, effects: Effects, origins: dict[str, int]) -> int:
-        """How an expression's value comes about, one of COPIED … ADDED; made: the same of what it may read."""
+        """How an expression's value comes about, one of COPIED … ADDED; origins: the same of what it may read."""
         how = ANSWERED if effects.accesses else COPIED
         for part in nodes([node]) if isinstance(node, tree.Node) else ():
             if isinstance(part, tree.CallExpression):
@@ -286,8 +286,8 @@ class Elaboration:
         item: tree.AssignmentStatement | tree.VariableDeclaration,
         origins: dict[str, int] | None = None,
     ) -> Effects:
-        """Effects of an assignment, or of a variable's declaration. made: how the fields of an action came about so
-        far, to which this one is added."""
+        """Effects of an assignment, or of a variable's declaration. origins: how the fields of an action came about
+        so far, to which this one is added."""
         effects = self.effects(scope, item.value)
         how = self._how(item.value, effects, origins or {})
         target = self.path(scope, item.target) if isinstance(item, tree.AssignmentStatement) else scope.paths[item]
@@ -303,26 +303,30 @@ class Elaboration:
         return effects
 
     def _if(self, scope: ElaborationScope, item: tree.IfStatement) -> None:
-        applied = self._applied(item.condition)
-        if applied is not None:
-            self._apply(scope, applied)
-            known: set[str] = set()
-        else:
-            self._compared(item.condition)
-            effects = self.effects(scope, item.condition)
-            known = effects.reads | effects.matched
-            if effects.accesses:  # a table of its own asks; what it is told decides
-                known = effects.writes = effects.computed = {f"{scope.name}.$condition{self._branches}"}
-                self._unit("", item, effects)
-        self._branches += 1
-        node = self._branches
-        if applied is not None:
-            self.units[-1].decides.add(node)
+        node, known = self._decide(scope, item, item.condition)
         with self._within(node, 1, known):
             self._statement(scope, item.yes)
         if item.no is not None:
             with self._within(node, 0, known):
                 self._statement(scope, item.no)
+
+    def _decide(
+        self, scope: ElaborationScope, item: tree.IfStatement | tree.SwitchStatement, subject: tree.ExpressionNode
+    ) -> tuple[int, set[str]]:
+        """A new branch's number, and the fields that decide it; a table that does is applied."""
+        applied = self._applied(subject)
+        self._branches += 1
+        if applied is not None:
+            self._apply(scope, applied)
+            self.units[-1].decides.add(self._branches)
+            return self._branches, set()
+        self._compared(subject)
+        effects = self.effects(scope, subject)
+        known = effects.reads | effects.matched
+        if effects.accesses:  # a table without key looks there; the memory's answer decides
+            known = effects.writes = effects.computed = {f"{scope.name}.$condition{self._branches}"}
+            self._unit("", item, effects)
+        return self._branches, known
 
     def _compared(self, condition: tree.Node) -> None:
         """A gateway tells equal from unequal, and compares with constants; it doesn't order two fields."""
@@ -338,16 +342,7 @@ class Elaboration:
                 self._compared(child)
 
     def _switch(self, scope: ElaborationScope, item: tree.SwitchStatement) -> None:
-        applied = self._applied(item.subject)
-        known: set[str] = set()
-        if applied is not None:
-            self._apply(scope, applied)
-        else:
-            known = self.effects(scope, item.subject).reads
-        self._branches += 1
-        node = self._branches
-        if applied is not None:
-            self.units[-1].decides.add(node)
+        node, known = self._decide(scope, item, item.subject)
         for way, case in enumerate(item.cases):
             if case.body is not None:
                 with self._within(node, way, known):
@@ -458,7 +453,7 @@ class Elaboration:
             )
 
     def _used(self, action: tree.Action, item: tree.StatementNode, effects: Effects, origins: dict[str, int]) -> None:
-        """A statement of an action uses what others before it made; made: how."""
+        """A statement of an action uses what others before it made; origins: how."""
         value = item.value if isinstance(item, tree.AssignmentStatement | tree.VariableDeclaration) else item
         calls = any(isinstance(node, tree.CallExpression) for node in nodes([value] if value is not None else []))
         origin = COPIED if calls else self._how(value, Effects(), {})

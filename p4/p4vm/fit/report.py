@@ -49,19 +49,14 @@ def summary(fit: Fit) -> dict[str, Any]:
         "program": fit.file,
         "fits": not fit.faults,
         "stages": {"used": fit.stages_used, "available": limits.stages},
-        "stateful_alus": {
-            "used": sum(stage.stateful_alus for stage in fit.stages),
-            "available": limits.stages * limits.stateful_alus,
+        **{
+            name: {
+                "used": sum(getattr(stage, name) for stage in fit.stages),
+                "available": limits.stages * getattr(limits, name),
+            }
+            for name in ("stateful_alus", "sram_blocks", "tcam_blocks")
         },
         "register_accesses": most_accesses(fit),
-        "sram_blocks": {
-            "used": sum(stage.sram_blocks for stage in fit.stages),
-            "available": limits.stages * limits.sram_blocks,
-        },
-        "tcam_blocks": {
-            "used": sum(stage.tcam_blocks for stage in fit.stages),
-            "available": limits.stages * limits.tcam_blocks,
-        },
         "header_bits": fit.header_bits,
         "recirculations": fit.recirculations,
         "line_rate_share": fit.line_rate_share,

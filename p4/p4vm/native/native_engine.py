@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from p4vm.bit_arithmetic import wrap
 from p4vm.c_code.c_tables import ProgramLayout
 from p4vm.c_code.c_types import rep
 from p4vm.c_code.c_wire import data_limbs
@@ -449,9 +450,7 @@ def outputs_of(batch: Batch) -> list[list[tuple[int, bytes]]]:
 
 def signed(value: int, kind: ir.Type) -> int:
     """Bits as a number of the type."""
-    if is_signed(kind) and kind.width and value >> kind.width - 1:
-        return value - (1 << kind.width)
-    return value
+    return wrap(value, kind) if is_signed(kind) else value
 
 
 def number_of(stored: bytes, width: int) -> int:

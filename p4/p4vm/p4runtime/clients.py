@@ -45,8 +45,7 @@ class Clients:
 
     def arbitrate(self, client: RuntimeClient, update: Any) -> None:
         """A client's election id; tells whom it concerns. Raises RuntimeRefusal: the stream ends."""
-        if update.device_id != self.device:
-            raise RuntimeRefusal(MISSING, f"device {update.device_id} is not here; this is device {self.device}")
+        self.check_device(update)
         if update.HasField("role") and update.role.name:
             raise unimplemented(f"role {update.role.name}: roles other than the default one")
         election = (update.election_id.high, update.election_id.low)
@@ -73,10 +72,14 @@ class Clients:
                 for other in self._all if was_primary else []:
                     other.send(self._standing(other))
 
-    def check_primary(self, request: Any) -> None:
-        """Raises RuntimeRefusal: it isn't for this device, or not from the primary controller."""
+    def check_device(self, request: Any) -> None:
+        """Raises RuntimeRefusal: it isn't for this device."""
         if request.device_id != self.device:
             raise RuntimeRefusal(MISSING, f"device {request.device_id} is not here; this is device {self.device}")
+
+    def check_primary(self, request: Any) -> None:
+        """Raises RuntimeRefusal: it isn't for this device, or not from the primary controller."""
+        self.check_device(request)
         with self._lock:
             primary = self._primary()
         election = (request.election_id.high, request.election_id.low)

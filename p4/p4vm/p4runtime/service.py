@@ -123,16 +123,10 @@ class RuntimeService:
 
     def Read(self, request: Any, context: Any) -> Iterator[Any]:
         def read() -> list[Any]:
-            self._check_device(request)
+            self.clients.check_device(request)
             return [part for entity in request.entities for part in self.state.read(entity)]
 
         yield p4runtime_pb2.ReadResponse(entities=self._answer(context, read))
-
-    def _check_device(self, request: Any) -> None:
-        if request.device_id != self.clients.device:
-            raise RuntimeRefusal(
-                code_pb2.NOT_FOUND, f"device {request.device_id} is not here; this is device {self.clients.device}"
-            )
 
     # ---- the program
 
@@ -163,7 +157,7 @@ class RuntimeService:
 
     def GetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:
         def give() -> Any:
-            self._check_device(request)
+            self.clients.check_device(request)
             answer = p4runtime_pb2.GetForwardingPipelineConfigResponse()
             answer.config.CopyFrom(self._config)
             if request.response_type in (ConfigQuery.COOKIE_ONLY, ConfigQuery.DEVICE_CONFIG_AND_COOKIE):
