@@ -10,7 +10,6 @@ import functools
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,6 @@ from p4vm.source import P4Error, Position, engine_faults
 
 if TYPE_CHECKING:
     from p4vm.native.build import Compiler
-    from p4vm.native.native_engine import NativeEngine
     from p4vm.tree.checked import Checked
 
 BACKENDS = ("auto", "native", "python")
@@ -107,27 +105,6 @@ def _wanted_compiler(path: str | Path, backend: str) -> Compiler | None:
             raise
         print(f"{path}: runs on the Python back end, which is slow: {error}", file=sys.stderr)
         return None
-
-
-def compile_many(
-    programs: Sequence[ir.ProgramIr], *, optimize: int = 0, cache: Path | None = None
-) -> list[NativeEngine]:
-    """Engines for programs as IR, all in one library: for tests, which have many. Raises P4Error."""
-    from p4vm.c_code.c_program import c_of
-    from p4vm.native import build as build
-    from p4vm.native.native_engine import NativeEngine
-
-    by = build.needed_compiler()
-    sources = [c_of(program, str(at)) for at, program in enumerate(programs)]
-    with tempfile.TemporaryDirectory(prefix="p4vm-") as folder:
-        cache_folder = default_cache() if cache is None else Cache(Path(cache))
-        library = Path(folder, "programs.so")
-        texts, files = [text for text, _ in sources], [program.file for program in programs]
-        build.library_of(by, texts, files, build.runtime_object(by, cache_folder), library, optimize)
-        return [
-            NativeEngine(program, library, layout, str(at))
-            for at, (program, (_, layout)) in enumerate(zip(programs, sources, strict=True))
-        ]
 
 
 # ---- what was compiled before

@@ -8,13 +8,15 @@ from tempfile import TemporaryDirectory
 
 from differential import compare
 
+from p4vm.c_code.c_program import c_of
+from p4vm.cache import Cache, default_cache
 from p4vm.check.check_program import check
-from p4vm.compile import compile_many
 from p4vm.engine import PACKET_BYTES_MAX
 from p4vm.front.parse_program import parse_text
 from p4vm.ir import ir_nodes as ir
 from p4vm.lower.lower_program import lower
 from p4vm.native import build
+from p4vm.native.native_engine import NativeEngine
 from p4vm.python.python_engine import PythonEngine
 
 WIDTHS = (1, 7, 8, 15, 16, 24, 31, 32, 33, 48, 63, 64, 65, 100, 127, 128, 129, 192, 320)
@@ -270,6 +272,23 @@ def few_numbers() -> ir.ProgramIr:
 
 def anywhere() -> ir.ProgramIr:
     return lowered(ANYWHERE, "headers at any bit")
+
+
+def compile_many(
+    programs: Sequence[ir.ProgramIr], *, optimize: int = 0, cache: Path | None = None
+) -> list[NativeEngine]:
+    """Engines for programs as IR, all in one library: one run of the compiler. Raises P4Error."""
+    by = build.needed_compiler()
+    sources = [c_of(program, str(at)) for at, program in enumerate(programs)]
+    with TemporaryDirectory(prefix="p4vm-") as folder:
+        cache_folder = default_cache() if cache is None else Cache(Path(cache))
+        library = Path(folder, "programs.so")
+        texts, files = [text for text, _ in sources], [program.file for program in programs]
+        build.library_of(by, texts, files, build.runtime_object(by, cache_folder), library, optimize)
+        return [
+            NativeEngine(program, library, layout, str(at))
+            for at, (program, (_, layout)) in enumerate(zip(programs, sources, strict=True))
+        ]
 
 
 def main() -> None:

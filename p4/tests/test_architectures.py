@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from native_programs import compile_many
 
 from p4vm.architectures.architecture_table import ARCHITECTURES
 from p4vm.architectures.description import Architecture, Input, Move, Pass, Source, Step
-from p4vm.compile import compile_many, front_end
+from p4vm.compile import front_end
 from p4vm.engine import Engine
 from p4vm.python.python_engine import PythonEngine
 from p4vm.source import P4Error

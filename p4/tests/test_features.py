@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from native_programs import compile_many
 
-from p4vm.compile import compile_many, front_end
+from p4vm.compile import front_end
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.engine import Engine
 from p4vm.ir import ir_nodes as ir

@@ -13,8 +13,8 @@ import numpy as np
 import programs
 import pytest
 from differential import compare
+from native_programs import compile_many
 
-from p4vm.compile import compile_many
 from p4vm.engine import CAUSED_BYTES_MAX, PACKET_BYTES_MAX, ActionCall, MeterRate, PacketReplica, TableEntry
 from p4vm.native import build
 from p4vm.native.native_engine import NativeEngine
