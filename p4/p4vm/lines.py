@@ -27,7 +27,7 @@ def place_of(lines: list[str], number: int, file: str) -> Position:
 
 
 class Lines:
-    """indent: levels at which the next line stands. place: in the program, of the statement that is written."""
+    """indent: levels at which the next line stands. position: in the program, of the statement that is written."""
 
     comment = ""
     """A comment of the language that is written, with {} for the text."""
@@ -35,7 +35,7 @@ class Lines:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.indent = 1
-        self.place = NOWHERE
+        self.position = NOWHERE
 
     @contextmanager
     def at(self, position: Position) -> Iterator[None]:
@@ -43,10 +43,10 @@ class Lines:
 
         Raises EngineFault: writing them fails.
         """
-        before, outer = len(self.lines), self.place
+        before, outer = len(self.lines), self.position
         if position.line:
-            self.place = position
-        with engine_faults(lambda _: self.place):
+            self.position = position
+        with engine_faults(lambda _: self.position):
             yield
         if position.line and (position.file, position.line) != (outer.file, outer.line) and len(self.lines) > before:
             self.lines[before] = marked(self.lines[before], position, self.comment)

@@ -15,6 +15,7 @@ from p4vm.engine import ActionCall, Engine, GroupRef, MemberRef, MeterRate, Pack
 from p4vm.ir import ir_nodes as ir
 from p4vm.ir.ir_nodes import is_signed, width_of
 from p4vm.ir.walk import with_tables
+from p4vm.node import Node, nodes
 
 CELLS_SEEN = 40
 """Cells of each register, counter and meter that are set and compared."""
@@ -89,24 +90,44 @@ class Packets:
 
     def walk(self, parser: ir.Routine, fields: list[list[int]], places: dict[str, int], steps: int) -> None:
         self.statements(parser.body, fields, places, steps)
-        name = parser.start
-        while name in parser.states and steps > 0:
+        name: str | None = next(iter(parser.states))
+        while name is not None and steps > 0:
             steps -= 1
-            state = parser.states[name]
-            self.statements(state.body, fields, places, steps)
-            name = self.choose(state, fields, places)
+            name = self.statements(parser.states[name], fields, places, steps)
 
     def statements(
         self, body: Iterable[ir.Statement], fields: list[list[int]], places: dict[str, int], steps: int
-    ) -> None:
+    ) -> str | None:
+        """The state that follows, if one does: one of those that the last statements go to."""
+        ways: list[tuple[str | None, list[Node]]] = []
         for statement in body:
             match statement:
                 case ir.Extract(target=target) if isinstance(target.type, ir.Record):
                     self.extract(target, target.type, fields, places)
-                case ir.Advance(bits=ir.Const(value=int(bits))) if bits < 4096:
+                case ir.CallExtern(name="packet_in.advance", arguments=[ir.Const(value=int(bits)), _]) if bits < 4096:
                     fields.append([bits, self.chance.random.getrandbits(bits) if bits else 0])
                 case ir.Invoke(routine=ir.Routine(kind="parser") as inner):
                     self.walk(inner, fields, places, steps - 1)
+                case ir.Assign(target=ir.ReadVariable() as kept):
+                    read = [node for node in nodes([statement.value]) if isinstance(node, ir.FieldOf)]
+                    if read and read[0].field in places:
+                        places[kept.variable.name] = places[read[0].field]
+                case ir.If(cases=[(condition, [ir.GoTo() | ir.Return() as way])]):
+                    ways.append((getattr(way, "state", None), list(nodes([condition]))))
+                case ir.GoTo():
+                    ways.append((statement.state, []))
+        state, conditions = self.chance.random.choice(ways) if ways else (None, [])
+        self.follow(conditions, fields, places)
+        return state
+
+    @staticmethod
+    def follow(conditions: Iterable[Node], fields: list[list[int]], places: dict[str, int]) -> None:
+        """Sets the fields that a state is selected by."""
+        for node in conditions:
+            match node:
+                case ir.Binary(operator="==", left=ir.ReadVariable() as key, right=ir.Const(value=int(wanted))):
+                    if key.variable.name in places:
+                        fields[places[key.variable.name]][1] = wanted
 
     def extract(self, target: ir.Expression, kind: ir.Record, fields: list[list[int]], places: dict[str, int]) -> None:
         for name, field in kind.fields:
@@ -116,19 +137,6 @@ class Packets:
             places[name] = len(fields)
             fields.append([width, self.chance.value(ir.Bits(width))])
             self.chance.remember(width, fields[-1][1])
-
-    def choose(self, state: ir.ParserState, fields: list[list[int]], places: dict[str, int]) -> str:
-        """The next state; the fields it is selected by are set so."""
-        if not state.keys or not state.cases:
-            return state.next
-        case = self.chance.random.choice(state.cases)
-        for key, keyset in zip(state.keys, case.sets, strict=True):
-            while isinstance(key, ir.Cast | ir.BitSlice):
-                key = key.operand if isinstance(key, ir.Cast) else key.base
-            wanted = keyset.value if isinstance(keyset, ir.Exactly) else None
-            if isinstance(key, ir.FieldOf) and key.field in places and isinstance(wanted, ir.Const):
-                fields[places[key.field]][1] = int(wanted.value)
-        return case.next
 
 
 class Twins:

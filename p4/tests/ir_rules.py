@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from p4vm.ir import ir_nodes as ir
 from p4vm.ir import ir_text
-from p4vm.ir.reach import Reach, indexes, overlap, path_of, reads
+from p4vm.ir.extern_kinds import CALLS
+from p4vm.ir.reach import Reach, indexes, overlap, path_of
 from p4vm.ir.walk import all_lists, parts
+from p4vm.node import nodes
 
-PLACES = ir.ReadVariable | ir.FieldOf | ir.Index | ir.Next | ir.Last | ir.BitSlice
-SAME = {"+", "-", "*", "/", "%", "|+|", "|-|", "&", "|", "^"}
+PLACES = ir.ReadVariable | ir.FieldOf | ir.Index | ir.NextIndex | ir.RegisterCell
+SAME = {"+", "-", "*", "/", "%", "&", "|", "^"}
 COMPARED = {"==", "!=", "<", "<=", ">", ">="}
 WHOLE = ir.Record | ir.Array | ir.Varbits
 
@@ -27,8 +29,8 @@ def faults(program: ir.ProgramIr) -> list[str]:
             found += [f"{where}: {fault}" for fault in _statement(statement, routine, reach)]
             for expression in parts(statement):
                 found += [f"{where}: {fault}" for fault in _expression(expression, seen)]
-        for state in routine.states.values():
-            found += [f"{routine.name}.{state.name}: {fault}" for fault in _state(state, routine, seen)]
+        for name, state in routine.states.items():
+            found += [f"{routine.name}.{name}: {fault}" for fault in _state(state, routine)]
     for table in program.tables:
         found += [f"{table.name}: {fault}" for fault in _table(table, reach)]
     order = {routine: number for number, routine in enumerate(program.routines)}
@@ -56,17 +58,10 @@ def _expression(root: ir.Expression, seen: set[ir.Variable]) -> Iterator[str]:
             yield f"{ir_text.expression(one)} has no width"
         if isinstance(one, ir.ReadVariable) and one.variable not in seen:
             yield f"variable {one.variable.name} of {one.variable.routine} is not known here"
-        if isinstance(one, ir.Build | ir.Invalid) and one is not root:
-            continue
-        yield from _typed(one)
-
-
-def _typed(one: ir.Expression) -> Iterator[str]:
-    text = ir_text.expression(one)
-    if not all(_fits(one)):
-        yield f"{text}: not the type that its parts give"
-    if isinstance(one, ir.Build):
-        yield from _build(one, text)
+        if isinstance(one, ir.Build | ir.Invalid):
+            yield f"{ir_text.expression(one)} stands for nothing that back ends know"
+        elif not all(_fits(one)):
+            yield f"{ir_text.expression(one)}: not the type that its parts give"
 
 
 def _fits(one: ir.Expression) -> Iterator[bool]:
@@ -80,25 +75,21 @@ def _fits(one: ir.Expression) -> Iterator[bool]:
             yield one.type == one.variable.type
         case ir.FieldOf():
             yield isinstance(one.base.type, ir.Record) and one.base.type.field_type(one.field) == one.type
-        case ir.Index() | ir.Next() | ir.Last():
-            yield isinstance(one.base.type, ir.Array) and one.base.type.element == one.type
+        case ir.Index():
+            yield isinstance(one.base.type, ir.Array) and one.base.type.element == one.type and _small(one.index)
+        case ir.NextIndex():
+            yield isinstance(one.base.type, ir.Array) and one.type == ir.Bits(32)
+        case ir.RegisterCell():
+            yield one.type == one.instance.cell and _small(one.index)
         case ir.Mux():
             yield one.yes.type == one.no.type == one.type
             yield not isinstance(one.type, ir.Record | ir.Array)
-        case ir.Unary():
-            yield one.type == one.operand.type
+        case ir.Not():
+            yield one.type == one.operand.type == ir.Bool()
         case ir.Binary():
             yield _binary(one)
         case _:
             yield _bits(one)
-
-
-def _build(one: ir.Build, text: str) -> Iterator[str]:
-    kinds = [kind for _, kind in one.type.fields] if isinstance(one.type, ir.Record) else []
-    if isinstance(one.type, ir.Array):
-        kinds = [one.type.element] * one.type.size
-    if [item.type for item in one.items] != kinds:
-        yield f"{text}: parts of other types"
 
 
 def _binary(one: ir.Binary) -> bool:
@@ -109,15 +100,19 @@ def _binary(one: ir.Binary) -> bool:
     if one.operator in COMPARED:
         return left == right and one.type == ir.Bool()
     if one.operator in ("<<", ">>"):
-        return one.type == left and isinstance(left, ir.Bits) and isinstance(right, ir.Bits)
+        known = int(one.right.value) if isinstance(one.right, ir.Const) else 0
+        return one.type == left and isinstance(left, ir.Bits) and _small(one.right) and known < left.width
     return left == right == one.type == ir.Bool()
+
+
+def _small(index: ir.Expression) -> bool:
+    """Whether it may index, shift or count."""
+    kind = index.type
+    return isinstance(kind, ir.Bits) and not kind.signed and kind.width <= 64
 
 
 def _bits(one: ir.Expression) -> bool:
     match one:
-        case ir.Concat(type=ir.Bits() as kind):
-            left, right = one.left.type, one.right.type
-            return isinstance(left, ir.Bits) and isinstance(right, ir.Bits) and left.width + right.width == kind.width
         case ir.BitSlice():
             base = one.base.type
             inside = isinstance(base, ir.Bits) and 0 <= one.low <= one.high < base.width
@@ -137,26 +132,19 @@ def _statement(one: ir.Statement, routine: ir.Routine, reach: Reach) -> Iterator
             yield from _assign(one)
         case ir.Invoke():
             yield from _invoke(one, reach)
-        case ir.CallExtern(result=result) if result is not None and not _plain(result):
-            yield "the result's place is not plain"
+        case ir.CallExtern() if CALLS[one.name].writes and not isinstance(one.arguments[0], ir.ReadVariable):
+            yield "no variable to write"
         case ir.Return() if (one.value.type if one.value is not None else None) != routine.returns:
             yield "returns another type"
-        case ir.If() | ir.Verify() if one.condition.type != ir.Bool():
+        case ir.If() if any(condition.type != ir.Bool() for condition, _ in one.cases):
             yield "condition is not bool"
-    if not isinstance(one, ir.Assign | ir.CallExtern):
-        for expression in parts(one):
-            if isinstance(expression, ir.Build | ir.Invalid):
-                yield "builds where a value must be plain"
 
 
 def _assign(one: ir.Assign) -> Iterator[str]:
     if one.target.type != one.value.type:
         yield "target and value differ in type"
-    path = path_of(one.target)
-    if not isinstance(one.target, PLACES) or path is None:
+    if not isinstance(one.target, PLACES):
         yield "no place to write"
-    elif isinstance(one.value, ir.Build) and any(overlap(path, other) for other in reads(one.value)):
-        yield "built from what it overwrites"
 
 
 def _plain(place: ir.Expression) -> bool:
@@ -198,18 +186,13 @@ def _invoke(one: ir.Invoke, reach: Reach) -> Iterator[str]:
                 yield "two arguments share a place"
 
 
-def _state(state: ir.ParserState, routine: ir.Routine, seen: set[ir.Variable]) -> Iterator[str]:
-    for key in state.keys:
-        yield from _expression(key, seen)
-    for case in state.cases:
-        if len(case.sets) != len(state.keys):
-            yield "a case with another number of sets"
-        for one, key in zip(case.sets, state.keys, strict=False):
-            if any(expression.type != key.type for expression in parts(one)):
-                yield "a set of another type than its key"
-    for target in (state.next, *(case.next for case in state.cases)):
-        if target not in routine.states and target not in ("accept", "reject"):
-            yield f"goes to unknown state {target}"
+def _state(state: list[ir.Statement], routine: ir.Routine) -> Iterator[str]:
+    last = state[-1]
+    if not isinstance(last, ir.GoTo | ir.Return) and not (isinstance(last, ir.CallExtern) and CALLS[last.name].ends):
+        yield "has no end"
+    for node in nodes(state):
+        if isinstance(node, ir.GoTo) and node.state not in routine.states:
+            yield f"goes to unknown state {node.state}"
 
 
 def _table(table: ir.Table, reach: Reach) -> Iterator[str]:

@@ -68,8 +68,7 @@ def ethernet_parser() -> ir.Routine:
         "MyParser", "parser", ("out", "hdr", HEADERS), ("inout", "meta", METADATA), ("inout", "standard", STANDARD)
     )
     extract = ir.Extract(member(parameter(made, "hdr"), "ethernet"))
-    made.states = {"start": ir.ParserState("start", [extract], next="accept")}
-    made.start = "start"
+    made.states = {"start": [extract, ir.Return()]}
     return made
 
 
@@ -109,7 +108,7 @@ def forwarder() -> ir.ProgramIr:
     forward.body = [ir.Assign(member(standard, "egress_spec"), parameter(forward, "port"))]
     drop = routine("MyIngress.drop", "action")
     drop.owner = ingress
-    drop.body = [ir.CallExtern("mark_to_drop", None, [standard])]
+    drop.body = [ir.CallExtern("mark_to_drop", None, [])]
     table = ir.Table(
         "MyIngress.forwarding",
         [ir.Key("hdr.ethernet.dst", "exact", member(parameter(ingress, "hdr"), "ethernet", "dst"))],
@@ -119,16 +118,14 @@ def forwarder() -> ir.ProgramIr:
     )
     hit = ir.Variable("hit", ir.Bool(), "MyIngress")
     ingress.locals = [hit]
+    source = ir.Assign(member(parameter(ingress, "hdr"), "ethernet", "src"), bits(48, 0xA))
     ingress.body = [
         ir.If(
-            ir.Valid(ir.Bool(), member(parameter(ingress, "hdr"), "ethernet")),
             [
-                ir.ApplyTable(table, hit=local(hit)),
-                ir.If(
-                    local(hit),
-                    [ir.Assign(member(parameter(ingress, "hdr"), "ethernet", "src"), bits(48, 0xA))],
-                    [],
-                ),
+                (
+                    ir.Valid(ir.Bool(), member(parameter(ingress, "hdr"), "ethernet")),
+                    [ir.ApplyTable(table, hit=local(hit)), ir.If([(local(hit), [source])], [])],
+                )
             ],
             [ir.Invoke(drop, [])],
         )
@@ -150,9 +147,8 @@ def counter_of_ports() -> ir.ProgramIr:
     port = ir.Cast(ir.Bits(32), member(standard, "ingress_port"))
     seen = member(metadata, "seen")
     ingress.body = [
-        ir.CallExtern("register.read", register, [seen, port]),
-        ir.Assign(seen, ir.Binary(ir.Bits(32), "+", seen, bits(32, 1))),
-        ir.CallExtern("register.write", register, [port, seen]),
+        ir.Assign(seen, ir.Binary(ir.Bits(32), "+", ir.RegisterCell(ir.Bits(32), register, port), bits(32, 1))),
+        ir.Assign(ir.RegisterCell(ir.Bits(32), register, port), seen),
         ir.CallExtern("counter.count", counter, [port]),
         ir.Assign(member(parameter(ingress, "hdr"), "ethernet", "src"), ir.Cast(ir.Bits(48), seen)),
         ir.Assign(member(standard, "egress_spec"), member(standard, "ingress_port")),

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from p4vm.c_code import c_statements as c_code
 from p4vm.check import check_statements as check
 from p4vm.compile import compile_program, front_end
 from p4vm.ir import ir_nodes as ir
 from p4vm.lower import lower_program as lower
 from p4vm.native import build
-from p4vm.python import python_statements as python
 from p4vm.source import EngineFault, P4Error
 from p4vm.tree import tree_nodes as tree
+from p4vm.writer.code_writer import STATEMENTS
 
 PROGRAM = """#include <core.p4>
 #include <v1model.p4>
@@ -64,7 +63,7 @@ def fails(*_: object) -> None:
 @needs_compiler
 @pytest.mark.parametrize("planted", [wrong("h.no_such = 1;"), fails])
 def test_c_that_is_wrong(planted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(c_code.STATEMENTS, ir.SetValid, planted)
+    monkeypatch.setitem(STATEMENTS, ir.SetValid, planted)
     with pytest.raises(EngineFault, match=rf"^\S*prog\.p4:17:\d+: {OURS}") as caught:
         compile_program(written(tmp_path), backend="native", cache=tmp_path / "cache", optimize=0)
     assert "install" not in str(caught.value)
@@ -73,13 +72,13 @@ def test_c_that_is_wrong(planted: Any, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("planted", [wrong("no such = 1"), fails])
 def test_python_that_is_wrong(planted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(python.STATEMENTS, ir.SetValid, planted)
+    monkeypatch.setitem(STATEMENTS, ir.SetValid, planted)
     with pytest.raises(EngineFault, match=rf"^\S*prog\.p4:17:\d+: {OURS}"):
         compile_program(written(tmp_path), backend="python", cache=tmp_path / "cache")
 
 
 def test_python_that_fails_at_a_packet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(python.STATEMENTS, ir.SetValid, wrong("packet.no_such()"))
+    monkeypatch.setitem(STATEMENTS, ir.SetValid, wrong("packet.no_such()"))
     engine = compile_program(written(tmp_path), backend="python", cache=tmp_path / "cache")
     assert engine.process(1, b"x") == [(1, b"x")]
     with pytest.raises(EngineFault, match=rf"^\S*prog\.p4:17:\d+: {OURS}"):

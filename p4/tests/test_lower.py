@@ -396,7 +396,7 @@ def test_variables_are_reset_where_it_shows() -> None:
         "bit<8> v",
         "bit<8> w",
         "reset w",
-        "I.r.read(u, 32w0)",
+        "u = I.r[32w0]",
         "v = u",
         "if (u == 8w1)",
         "w = v",

@@ -5,6 +5,7 @@ from functools import cache
 import differential
 import programs
 import pytest
+import test_lower
 
 from p4vm.check.check_program import check
 from p4vm.engine import ActionCall, Digest, MeterRate, PacketReplica, TableEntry
@@ -508,7 +509,7 @@ def test_the_low_bits_of_a_whole_expression_are_the_session() -> None:
     ingress = programs.empty_control("MyIngress", standard=True)
     seen_field = programs.member(programs.parameter(ingress, "meta"), "seen")
     session = ir.Binary(ir.Bits(32), "|", programs.bits(32, 0x8001), seen_field)
-    ingress.body = [ir.CallExtern("clone", None, [programs.bits(32, 0), session])]
+    ingress.body = [ir.CallExtern("clone", None, [session, programs.bits(32, 9)])]
     engine = PythonEngine(programs.program(ingress, []))
     engine.set_mirror(1, [PacketReplica(3, 0)])
     assert 3 in [port for port, _ in engine.process(0, bytes(14))]
@@ -522,21 +523,16 @@ def test_what_there_isnt_is_named() -> None:
 
 
 def test_deep_expressions_and_blocks() -> None:
+    chain = "meta.wide"
+    for _ in range(70):
+        chain = f"(~{chain} + 1)"
+    body = f"meta.wide = {chain}; hdr.h.c = meta.wide[7:0] - 8w1; hdr.h.d = hdr.h.d " + "+ hdr.h.a " * 180 + ";"
+    assert test_lower.ran(body=body)[2:4] == bytes([0xFF, 4 + 180])
     ingress = programs.empty_control("MyIngress", standard=True)
-    seen_field = programs.member(programs.parameter(ingress, "meta"), "seen")
-    chain: ir.Expression = seen_field
-    for _ in range(300):
-        chain = ir.Binary(ir.Bits(32), "+", ir.Unary(ir.Bits(32), "~", chain), programs.bits(32, 1))
-    out = programs.member(programs.parameter(ingress, "hdr"), "ethernet", "src")
-    ingress.body = [ir.Assign(seen_field, chain), ir.Assign(out, ir.Cast(ir.Bits(48), seen_field))]
-    engine = PythonEngine(programs.program(ingress, []))
-    ((_, data),) = engine.process(0, bytes(14))
-    assert data[6:12] == bytes(6)
     nested: list[ir.Statement] = []
     for _ in range(200):
-        nested = [
-            ir.If(ir.Valid(ir.Bool(), programs.member(programs.parameter(ingress, "hdr"), "ethernet")), nested, [])
-        ]
+        valid = ir.Valid(ir.Bool(), programs.member(programs.parameter(ingress, "hdr"), "ethernet"))
+        nested = [ir.If([(valid, nested)], [])]
     ingress.body = nested
     with pytest.raises(P4Error, match="nests deeper"):
         PythonEngine(programs.program(ingress, []))

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 
+import native_programs
 import programs
 import pytest
 
@@ -146,37 +147,45 @@ def expected(operator: str, left: int, right: int, *, signed: bool) -> int:
     return result % 16
 
 
+FOUR_BITS = """
+header byte_t { bit<4> a; bit<4> b; }
+struct headers { byte_t byte; }
+struct metadata { }
+parser Parse(packet_in packet, out headers hdr, inout metadata meta, inout standard_metadata_t standard) {
+    state start { packet.extract(hdr.byte); transition accept; }
+}
+control In(inout headers hdr, inout metadata meta, inout standard_metadata_t standard) {
+    register<bit<4>>(32) results;
+    apply {
+        %(kind)s a = (%(kind)s)hdr.byte.a;
+        bit<4> b = hdr.byte.b;
+        %(kind)s c = (%(kind)s)b;
+        %(written)s
+    }
+}
+"""
+
+
 @pytest.mark.parametrize("signed", [False, True])
 def test_every_operator_on_all_numbers_of_four_bits(signed: bool) -> None:
     """left, right: the first byte of dst; results: registers, one cell per operator."""
-    of = ir.Bits(4, signed)
-    ingress = programs.empty_control("MyIngress", standard=True)
-    byte = programs.member(programs.parameter(ingress, "hdr"), "ethernet", "dst")
-    left = ir.Cast(of, ir.BitSlice(ir.Bits(4), byte, 47, 44))
-    unsigned_right = ir.BitSlice(ir.Bits(4), byte, 43, 40)
-    register = ir.ExternInstance("MyIngress.out", "register", (ir.Bits(4),), (32,))
+    kind = "int<4>" if signed else "bit<4>"
     operators = [*OPERATORS, *(() if signed else UNSIGNED), *COMPARISONS]
-    for at, operator in enumerate(operators):
-        right = unsigned_right if operator in ("<<", ">>") else ir.Cast(of, unsigned_right)
-        kind: ir.Type = ir.Bool() if operator in COMPARISONS else of
-        made: ir.Expression = ir.Binary(kind, operator, left, right)
-        result = ir.Cast(ir.Bits(1), made) if operator in COMPARISONS else made
-        stored = ir.Cast(ir.Bits(4), result)
-        ingress.body.append(ir.CallExtern("register.write", register, [programs.bits(32, at), stored]))
-    unary: list[ir.Expression] = [ir.Unary(of, "-", left), ir.Unary(of, "~", left)]
-    for at, made in enumerate(unary, len(operators)):
-        cell = programs.bits(32, at)
-        ingress.body.append(ir.CallExtern("register.write", register, [cell, ir.Cast(ir.Bits(4), made)]))
-    program = programs.program(ingress, [])
-    program.externs = [register]
-    engine = PythonEngine(program)
+    results = [f"(bit<4>)({kind})(a {operator} {'b' if operator in ('<<', '>>') else 'c'})" for operator in operators]
+    results = [
+        result if operator not in COMPARISONS else f"(a {operator} c ? 4w1 : 0)"
+        for operator, result in zip(operators, results, strict=True)
+    ]
+    results += ["(bit<4>)(-a)", "(bit<4>)~a"]
+    written = " ".join(f"results.write({at}, {result});" for at, result in enumerate(results))
+    engine = PythonEngine(native_programs.lowered(FOUR_BITS % {"kind": kind, "written": written}, "four bits"))
     for number in range(256):
         engine.process(0, bytes([number]) + bytes(13))
         a, b = number >> 4, number & 15
         shown_a, shown_b = ((a ^ 8) - 8, (b ^ 8) - 8) if signed else (a, b)
         for at, operator in enumerate(operators):
             right_value = b if operator in ("<<", ">>") else shown_b
-            got = engine.register_read("MyIngress.out", at)
+            got = engine.register_read("In.results", at)
             assert got == expected(operator, shown_a, right_value, signed=signed), (operator, a, b)
-        assert engine.register_read("MyIngress.out", len(operators)) == -a % 16
-        assert engine.register_read("MyIngress.out", len(operators) + 1) == 15 - a
+        assert engine.register_read("In.results", len(operators)) == -a % 16
+        assert engine.register_read("In.results", len(operators) + 1) == 15 - a

@@ -1,5 +1,5 @@
 """The IR as C source, against the runtime in native/runtime.
 
 Imported by native. Imports ir.
-Start in program.py.
+Start in c_program.py.
 """

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from p4vm.algorithms import RANDOM_SEED
 from p4vm.architectures.description import EVERY_PATH, Input, Move, Pass, Source, Step
-from p4vm.c_code.c_statements import CStatementWriter
 from p4vm.c_code.c_tables import KeyLayout, ProgramLayout, RecordSite, layout_of
 from p4vm.c_code.c_types import CTypes, identifier, is_number
 from p4vm.c_code.c_wire import Wire
+from p4vm.c_code.c_writer import CWriter
 from p4vm.engine import (
     CAUSED_BYTES_MAX,
     LOG_MAX,
@@ -20,8 +20,9 @@ from p4vm.engine import (
     RUNS_MAX,
 )
 from p4vm.ir import ir_nodes as ir
+from p4vm.ir.extern_kinds import call_of
 from p4vm.ir.ir_nodes import width_of
-from p4vm.ir.walk import ending, run_in_parser, shared_variables
+from p4vm.ir.walk import ending, shared_variables
 from p4vm.lines import marked
 from p4vm.node import Node, deep
 from p4vm.source import P4Error, Position, engine_faults
@@ -64,8 +65,8 @@ FRAMES_MAX = 10_000
 class CProgram:
     """A program, as the writers of its routines see it.
 
-    frames: controls whose actions use variables of theirs -> those variables. rejecting: routines that run in the
-    parser. ending: routines that may end their caller too, by exit, reject or a drop.
+    frames: controls whose actions use variables of theirs -> those variables. ending: routines that may end their
+    caller too, by exit, reject or a drop.
     """
 
     def __init__(self, program: ir.ProgramIr) -> None:
@@ -75,10 +76,8 @@ class CProgram:
         self.wire = Wire(self.types, self.error)
         self.names = {routine: f"r{at}_{identifier(routine.name)[-60:]}" for at, routine in enumerate(program.routines)}
         self.tables = {id(table): at for at, table in enumerate(program.tables)}
-        self.value_sets = {id(value_set): at for at, value_set in enumerate(program.value_sets)}
         self.frames = shared_variables(program)
         self.ending = ending(program, _ends)
-        self.rejecting = run_in_parser(program)
         self.groups: dict[int, list[str]] = {}
         for name, (_, _, cells) in self.layout.registers.items():
             self.groups.setdefault(cells, []).append(name)
@@ -98,11 +97,11 @@ class CProgram:
             raise P4Error(f"table {table.name} is applied, but is not among the program's", table.position)
         return self.tables[id(table)]
 
-    def register(self, name: str) -> tuple[str, int]:
-        """(its cell, with {} for the index, cells)."""
+    def register(self, name: str) -> str:
+        """Its cell, with {} for the index."""
         number, _, cells = self.layout.registers[name]
         group = list(self.groups).index(cells)
-        return f"((struct cells{group} *)e->registers[{group}])[{{}}].c{number}", cells
+        return f"((struct cells{group} *)e->registers[{group}])[{{}}].c{number}"
 
     def site(self, site: RecordSite) -> int:
         self.layout.sites.append(site)
@@ -111,9 +110,7 @@ class CProgram:
 
 def _ends(node: Node) -> bool:
     """Whether a statement or expression may end its routine's caller too."""
-    if isinstance(node, ir.CallExtern):
-        return node.name in ("assert", "assume")
-    return isinstance(node, ir.Exit | ir.Loop | ir.Next | ir.Last | ir.Verify | ir.ParserState)
+    return isinstance(node, ir.Exit) or (isinstance(node, ir.CallExtern) and call_of(node).ends)
 
 
 class CRoutineWriter:
@@ -122,9 +119,9 @@ class CRoutineWriter:
     def __init__(self, context: CProgram, routine: ir.Routine) -> None:
         self.context = context
         self.routine = routine
-        self.writer = CStatementWriter(context, routine)
+        self.writer = CWriter(context, routine)
         self.shared = context.frames.get(routine, [])
-        self.slots = {id(variable): f"v{at}" for at, variable in enumerate(self.shared)}
+        self.slots = {variable: f"v{at}" for at, variable in enumerate(self.shared)}
 
     def parameters(self) -> list[str]:
         """As C declares them."""
@@ -142,14 +139,14 @@ class CRoutineWriter:
 
     def frame(self) -> list[str]:
         """The struct of variables that actions use: parameters that are passed by address stay so."""
-        by_address = {id(p.variable): p.direction for p in self.routine.parameters if not self._by_value(p)}
+        by_address = {p.variable: p.direction for p in self.routine.parameters if not self._by_value(p)}
         lines = [f"struct frame_{self.context.names[self.routine]} {{"]
         for variable in self.shared:
             c = self.context.types.storage(variable.type)
-            direction = by_address.get(id(variable))
+            direction = by_address.get(variable)
             lead = "" if direction is None else "*"
             const = "const " if direction not in (None, "out", "inout") else ""
-            lines.append(f"    {const}{c} {lead}{self.slots[id(variable)]};")
+            lines.append(f"    {const}{c} {lead}{self.slots[variable]};")
         return [*lines, "};"]
 
     @staticmethod
@@ -158,20 +155,20 @@ class CRoutineWriter:
 
     def bind(self) -> list[str]:
         """Tells the expressions where variables are; returns the declarations of locals."""
-        variables = self.writer.expression.variables
+        variables = self.writer.places
         lines = []
         filled = []
         for at, parameter in enumerate(self.routine.parameters):
             by_value = self._by_value(parameter)
-            variables[id(parameter.variable)] = f"p{at}" if by_value else f"(*p{at})"
-            if id(parameter.variable) in self.slots:
-                filled.append(f".{self.slots[id(parameter.variable)]} = p{at}")
+            variables[parameter.variable] = f"p{at}" if by_value else f"(*p{at})"
+            if parameter.variable in self.slots:
+                filled.append(f".{self.slots[parameter.variable]} = p{at}")
         for at, variable in enumerate(self.routine.locals):
-            if id(variable) in self.slots:
-                variables[id(variable)] = f"frame.{self.slots[id(variable)]}"
+            if variable in self.slots:
+                variables[variable] = f"frame.{self.slots[variable]}"
                 continue
             name = f"v{at}_{identifier(variable.name)[:30]}"
-            variables[id(variable)] = name
+            variables[variable] = name
             plain = is_number(variable.type) and width_of(variable.type) <= 64
             lines.append(f"    {self.context.types.storage(variable.type)} {name} = {'0' if plain else '{0}'};")
         if self.shared:
@@ -181,9 +178,9 @@ class CRoutineWriter:
         if owner is not None and owner in self.context.frames:
             outer = CRoutineWriter(self.context, owner)
             for variable in outer.shared:
-                slot = f"f->{outer.slots[id(variable)]}"
+                slot = f"f->{outer.slots[variable]}"
                 by_address = any(p.variable is variable and not outer._by_value(p) for p in owner.parameters)
-                variables.setdefault(id(variable), f"(*{slot})" if by_address else slot)
+                variables.setdefault(variable, f"(*{slot})" if by_address else slot)
         return lines
 
     def lines(self) -> list[str]:
@@ -192,12 +189,15 @@ class CRoutineWriter:
         text = [marked(head, self.routine.position, self.writer.comment)]
         text.append(f"static int {name}({', '.join(self.parameters())}) {{")
         text += self.bind()
-        self.writer.statements(self.routine.body)
-        if self.routine.kind == "parser":
-            self.writer.states()
-        else:
-            self.writer.line("return 0;")
-        return [*text, "    (void)e;", *self.writer.lines, "}"]
+        writer = self.writer
+        writer.statements(self.routine.body)
+        for name, statements in self.routine.states.items():
+            writer.line(f"{writer.labels[name]}:;")
+            writer.statements(statements)
+        if self.routine.kind != "parser":
+            writer.line("return 0;")
+        text += [f"    {kind} {sink};" for kind, sink in writer.sinks.items()]
+        return [*text, "    int end;", "    (void)e;", *writer.lines, "}"]
 
 
 class ProgramWriter:
@@ -370,10 +370,10 @@ class PassWriter:
         kept_bits = f"{sum(1 << at for at, record in enumerate(self.program.state) if record in step.records)}u"
         field = self.place(step.field)
         request = step.move.name.lower()
-        holds = f"e->wishes.{request}" if field is None else field
+        holds = f"e->requests.{request}" if field is None else field
         if field is not None and step.equals is not None:
             holds = f"{field} == {step.equals}u"
-        fields = "UINT32_MAX" if step.field else f"e->wishes.{request}_list"
+        fields = "UINT32_MAX" if step.field else f"e->requests.{request}_list"
         run = run_name(step.role) if step.role else ""
         match step.move:
             case Move.PARSE:
@@ -387,7 +387,7 @@ class PassWriter:
                 yield f"if (p4_deparse(e, {run}, packet)) return;"
             case Move.CLONE:
                 path = "P4_CLONE_I2E" if self.name == "ingress" else "P4_CLONE_E2E"
-                session = self.place(step.session) or "e->wishes.clone_session"
+                session = self.place(step.session) or "e->requests.clone_session"
                 parser = "parse_again" if step.role else "NULL"
                 yield f"if ({holds}) p4_clone(e, packet, {path}, {kept_bits}, (uint32_t){session}, {fields}, {parser});"
             case Move.DROP:

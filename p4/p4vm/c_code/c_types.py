@@ -122,7 +122,7 @@ class CTypes:
         return ["uint32_t bits;", f"uint8_t b[{max(1, (kind.width + 7) // 8)}];"]
 
     def _array(self, kind: ir.Array) -> list[str]:
-        return ["uint32_t next;", f"{self.storage(kind.element)} e[{max(1, kind.size)}];"]
+        return ["uint32_t next_index;", f"{self.storage(kind.element)} items[{max(1, kind.size)}];"]
 
     def _record(self, kind: ir.Record) -> list[str]:
         lines = [f"{self.storage(field)} {self.field(name)};" for name, field in kind.fields]
@@ -162,7 +162,7 @@ class CTypes:
             zero = self.zero(kind.element)
             self.functions.append(
                 f"static inline const {element} *{name}(const {c} *a, uint64_t i) {{\n"
-                f"    return i < {kind.size} ? &a->e[i] : &{zero};\n}}"
+                f"    return i < {kind.size} ? &a->items[i] : &{zero};\n}}"
             )
         return name
 
@@ -173,7 +173,7 @@ class CTypes:
         if self.once("put", c):
             self.functions.append(
                 f"static inline {element} *{name}({c} *a, uint64_t i, {element} *sink) {{\n"
-                f"    if (i < {kind.size}) return &a->e[i];\n"
+                f"    if (i < {kind.size}) return &a->items[i];\n"
                 f"    memset(sink, 0, sizeof *sink);\n"
                 f"    return sink;\n}}"
             )
@@ -190,7 +190,7 @@ class CTypes:
         elif isinstance(kind, ir.Array):
             inner = self.same(kind.element)
             body = f"    for (uint32_t i = 0; i < {kind.size}; i++)\n"
-            body += f"        if (!{inner}(&a->e[i], &b->e[i])) return 0;\n    return 1;\n"
+            body += f"        if (!{inner}(&a->items[i], &b->items[i])) return 0;\n    return 1;\n"
         else:
             assert isinstance(kind, ir.Record)
             tests = [self.equal(f"a->{self.field(n)}", f"b->{self.field(n)}", field) for n, field in kind.fields]
@@ -214,15 +214,15 @@ class CTypes:
         if self.once("push", c):
             self.functions.append(
                 f"static void {name}({c} *a, int64_t count) {{\n"
-                f"    int64_t size = {kind.size}, next = (int64_t)a->next + count;\n"
+                f"    int64_t size = {kind.size}, next = (int64_t)a->next_index + count;\n"
                 f"    int64_t moved = count < 0 ? -count : count;\n"
                 f"    if (moved > size) moved = size;\n"
-                f"    {element} *fresh = count < 0 ? a->e + (size - moved) : a->e;\n"
+                f"    {element} *fresh = count < 0 ? a->items + (size - moved) : a->items;\n"
                 f"    if (count < 0)\n"
-                f"        memmove(a->e, a->e + moved, (size_t)(size - moved) * sizeof *a->e);\n"
+                f"        memmove(a->items, a->items + moved, (size_t)(size - moved) * sizeof *a->items);\n"
                 f"    else\n"
-                f"        memmove(a->e + moved, a->e, (size_t)(size - moved) * sizeof *a->e);\n"
-                f"    memset(fresh, 0, (size_t)moved * sizeof *a->e);\n"
-                f"    a->next = (uint32_t)(next < 0 ? 0 : next > size ? size : next);\n}}"
+                f"        memmove(a->items + moved, a->items, (size_t)(size - moved) * sizeof *a->items);\n"
+                f"    memset(fresh, 0, (size_t)moved * sizeof *a->items);\n"
+                f"    a->next_index = (uint32_t)(next < 0 ? 0 : next > size ? size : next);\n}}"
             )
         return name

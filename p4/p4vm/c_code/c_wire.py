@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from p4vm.c_code.c_numbers import CNumbers
-from p4vm.c_code.c_types import CTypes, is_number, limbs_of, rep, varbit_of
+from p4vm.c_code.c_types import CTypes, limbs_of, rep, varbit_of
 from p4vm.ir import ir_nodes as ir
 from p4vm.ir.ir_nodes import width_of
 
@@ -41,7 +41,7 @@ def scalars(kind: ir.Type, place: str) -> Iterator[tuple[ir.Type, str]]:
             yield from scalars(field, f"{place}.{CTypes.field(name)}")
     elif isinstance(kind, ir.Array):
         for at in range(kind.size):
-            yield from scalars(kind.element, f"{place}.e[{at}]")
+            yield from scalars(kind.element, f"{place}.items[{at}]")
     else:
         yield kind, place
 
@@ -55,7 +55,7 @@ def headers(kind: ir.Type, place: str) -> Iterator[str]:
             yield from headers(field, f"{place}.{CTypes.field(name)}")
     elif isinstance(kind, ir.Array):
         for at in range(kind.size):
-            yield from headers(kind.element, f"{place}.e[{at}]")
+            yield from headers(kind.element, f"{place}.items[{at}]")
 
 
 class Wire:
@@ -186,24 +186,13 @@ class Wire:
         pointer = self.numbers.limbs(value, width).rpartition(",")[0]
         return f"p4_bits_put_wide(p, {at}, {width}, {pointer});"
 
-    def emit(self, kind: ir.Type) -> str:
-        """Name of the function: (engine, header, stack, struct, union) -> void."""
+    def emit(self, kind: ir.Record) -> str:
+        """Name of the function: (engine, header) -> void."""
         c = self.types.storage(kind)
         name = f"emit_{CTypes.suffix(c)}"
-        if not self.types.once("emit", c):
-            return name
-        if isinstance(kind, ir.Array):
-            inner = self.emit(kind.element)
-            lines = [f"for (uint32_t i = 0; i < {kind.size}; i++) {inner}(e, &h->e[i]);"]
-        elif isinstance(kind, ir.Record) and kind.kind == "header":
-            lines = self._emit_header(kind)
-        else:
-            assert isinstance(kind, ir.Record)
-            lines = [
-                f"{self.emit(field)}(e, &h->{CTypes.field(n)});" for n, field in kind.fields if not is_scalar(field)
-            ]
-        body = "".join(f"    {line}\n" for line in ["(void)e, (void)h;", *lines])
-        self.types.functions.append(f"static void {name}(struct p4_engine *e, const {c} *h) {{\n{body}}}")
+        if self.types.once("emit", c):
+            body = "".join(f"    {line}\n" for line in ["(void)e, (void)h;", *self._emit_header(kind)])
+            self.types.functions.append(f"static void {name}(struct p4_engine *e, const {c} *h) {{\n{body}}}")
         return name
 
     def _emit_header(self, kind: ir.Record) -> list[str]:
@@ -235,10 +224,6 @@ class Wire:
                 lines.append(self.put_bits(kind, where, f"{at}{behind}"))
                 at += width_of(kind)
         return lines
-
-
-def is_scalar(kind: ir.Type) -> bool:
-    return is_number(kind) or isinstance(kind, ir.Varbits)
 
 
 def p_mask(width: int) -> str:

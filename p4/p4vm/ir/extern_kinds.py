@@ -1,120 +1,74 @@
-"""The externs that a `ir_nodes.CallExtern` may call: one row for each, which lowering and back ends read."""
+"""The calls that an `ir_nodes.CallExtern` may make: one row for each, with its text in each language.
+
+What else externs do, lower/lower_externs.py writes in terms of other statements.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from p4vm.architectures.v1model import DROP_PORT
 from p4vm.ir import ir_nodes as ir
 from p4vm.source import P4Error
 
 
 @dataclass(frozen=True, slots=True)
-class Extern:
-    """method: what writes a call, of the ExternWriter of python.externs and of c_code.externs. "": a call is one line,
-    `python` and `c`, or nothing.
+class CallRow:
+    """python, c: a line, with {0}, {1}, … for the arguments; "{s.instance}" for the instance (C: its number) and what
+    else the writers of calls know. "": the writers have a method for it.
 
-    python, c: with {0}, {1}, … for the arguments, {instance} (C: its number), {fields} for the field list. After a
-    colon stands what an argument is written by: in Python the level that it must bind by, in C a method of Expressions.
-    writes: the number of the argument that a call writes, if it does; where the program's call returns a value,
-    lowering puts a place for it there. inout: the call reads that argument too. always: it writes it whatever happens.
+    writes: the call writes its first argument, a variable of the width that the row asks for. ends: it may end the
+    routines around it.
     """
 
-    method: str = ""
-    writes: int | None = None
-    inout: bool = False
-    always: bool = False
     python: str = ""
     c: str = ""
+    writes: bool = False
+    ends: bool = False
 
 
-CLONE = Extern(python="packet.clone = {1:BIT_AND} & 0x7fff, {fields}", c="p4_wish_clone(e, {1:word}, {fields});")
-RESUBMIT = Extern(python="packet.resubmit = ({fields},)", c="p4_wish_resubmit(e, {fields});")
-RECIRCULATE = Extern(python="packet.recirculate = ({fields},)", c="p4_wish_recirculate(e, {fields});")
-
-
-EXTERNS = {
-    "register.read": Extern("register_read", 0, always=True),
-    "register.write": Extern("register_write"),
-    "counter.count": Extern(python="{instance}.count({0}, packet)", c="p4_count(e, {instance}, {0:index});"),
-    "direct_counter.count": Extern(),  # where its table is applied
-    "meter.execute_meter": Extern("meter_execute", 1, always=True),
-    "direct_meter.read": Extern("direct_meter_read", 0, always=True),
-    "random": Extern("random", 0, always=True),
-    "hash": Extern("hash", 0, always=True),
-    "Checksum16.get": Extern("checksum16"),
-    "meter.execute": Extern("meter_execute", 1, always=True),
-    "direct_meter.execute": Extern("direct_meter_read", 0, always=True),
-    "Hash.get_hash": Extern("get_hash", 0, always=True),
-    "Random.read": Extern("random_read", 0, always=True),
-    "Digest.pack": Extern("digest"),
-    "digest": Extern("digest"),
-    "mark_to_drop": Extern("mark_to_drop", 0, inout=True),
-    "clone": CLONE,
-    "clone3": CLONE,
-    "clone_preserving_field_list": CLONE,
-    "resubmit": RESUBMIT,
-    "resubmit_preserving_field_list": RESUBMIT,
-    "recirculate": RECIRCULATE,
-    "recirculate_preserving_field_list": RECIRCULATE,
-    "truncate": Extern(python="packet.truncate({0})", c="p4_wish_truncate(e, {0:index});"),
-    "verify_checksum": Extern("verify_checksum"),
-    "verify_checksum_with_payload": Extern("verify_checksum"),
-    "update_checksum": Extern("update_checksum", 2, inout=True),
-    "update_checksum_with_payload": Extern("update_checksum", 2, inout=True),
-    "log_msg": Extern("log_msg"),
-    "assert": Extern("check"),
-    "assume": Extern("check"),
-    "packet_in.length": Extern("length"),
+RANDOM = "packet.shared.random.between({1}, {2}) & 0xffffffffffffffff"
+STANDARD_PYTHON, STANDARD_C = "packet.state['standard']", "((struct state *)e->current)->standard"
+"""Where v1model's externs that don't get standard metadata find it."""
+CALLS = {
+    "register.out_of_range": CallRow(
+        "packet.shared.count('register_out_of_range')", "e->counts[P4_REGISTER_OUT_OF_RANGE]++;"
+    ),
+    "counter.count": CallRow("{s.instance}.count({0}, packet)", "p4_count(e, {s.instance}, {0});"),
+    "meter.color": CallRow(
+        "{0} = {s.instance}.execute({1}, packet)", "{0} = p4_meter_color(e, {s.instance}, {1});", writes=True
+    ),
+    "direct_meter.color": CallRow("{0} = {s.instance}.color", "{0} = p4_direct_color(e, {s.table});", writes=True),
+    "random": CallRow("{0} = " + RANDOM, "{0} = p4_random_between(e, {1}, {2});", writes=True),
+    "clone": CallRow("packet.clone = {0} & 0x7fff, {1}", "p4_request_clone(e, {0}, {1});"),
+    "resubmit": CallRow("packet.resubmit = ({0},)", "p4_request_resubmit(e, {0});"),
+    "recirculate": CallRow("packet.recirculate = ({0},)", "p4_request_recirculate(e, {0});"),
+    "truncate": CallRow("packet.truncate({0})", "p4_request_truncate(e, {0});"),
+    "mark_to_drop": CallRow(
+        f"{STANDARD_PYTHON}.egress_spec = {DROP_PORT}; {STANDARD_PYTHON}.mcast_grp = 0",
+        f"{STANDARD_C}.f_egress_spec = {DROP_PORT}, {STANDARD_C}.f_mcast_grp = 0;",
+    ),
+    "checksum_error": CallRow(f"{STANDARD_PYTHON}.checksum_error = 1", f"{STANDARD_C}.f_checksum_error = 1;"),
+    "digest": CallRow(),
+    "Digest.pack": CallRow(),
+    "log_msg": CallRow(),
+    "assert": CallRow(
+        "raise packet.failed('assert', {s.position!r})", "return p4_failed(e, P4_ASSERT_FAILED, {s.site});", ends=True
+    ),
+    "assume": CallRow(
+        "raise packet.failed('assume', {s.position!r})", "return p4_failed(e, P4_ASSUME_FAILED, {s.site});", ends=True
+    ),
+    "packet_in.length": CallRow("{0} = len(packet.data)", "{0} = (uint32_t)(e->limit >> 3);", writes=True),
+    "parser.step": CallRow("packet.step()", "if (p4_step(e)) return p4_reject(e, {0});", ends=True),
+    "parser.reject": CallRow("raise Reject({0})", "return p4_reject(e, {0});", ends=True),
+    "packet_in.advance": CallRow("packet.advance({0})", "if (p4_advance(e, {0})) return p4_reject(e, {1});", ends=True),
+    "loop.turn": CallRow("packet.turn()", "if (p4_turn(e)) return P4_DROP;", ends=True),
 }
-"""Name of a function, or type and method -> its `Extern`. python/python_externs.py implements the externs."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExternArgument:
-    """An argument in a row's text. write: (expression, what stands after the colon) -> text."""
-
-    write: Callable[[ir.Expression, str], str]
-    expression: ir.Expression
-
-    def __format__(self, by: str) -> str:
-        return self.write(self.expression, by)
-
-
-def extern_of(call: ir.CallExtern) -> Extern:
-    """The row of a call's extern. Raises P4Error: the engine doesn't have it."""
-    if call.name not in EXTERNS:
-        raise P4Error(f"there is no extern {call.name}; there are {', '.join(sorted(EXTERNS))}", call.position)
-    return EXTERNS[call.name]
-
-
-def algorithm_of(call: ir.CallExtern, argument: ir.Expression) -> str:
-    """The member of HashAlgorithm that a call names. Raises P4Error: it isn't known when compiling."""
-    kind = argument.type
-    if not isinstance(argument, ir.Const) or not isinstance(kind, ir.EnumMember):
-        raise P4Error(
-            f"the algorithm of {call.name} isn't known when compiling; name one of HashAlgorithm", call.position
-        )
-    return kind.members[int(argument.value)]
-
-
-def hash_name(call: ir.CallExtern) -> str:
-    """The algorithm that a Hash was made with."""
-    assert call.instance is not None
-    return str(call.instance.arguments[0])
-
-
-def random_bounds(call: ir.CallExtern) -> tuple[int, int]:
-    """The least and the greatest number that a Random draws. Raises P4Error: the first is greater."""
-    assert call.instance is not None
-    low, high = (int(argument) for argument in call.instance.arguments)
-    if not 0 <= low <= high < 1 << 64:
-        raise P4Error(
-            f"{call.instance.name} draws from {low} to {high}; from 0 to 2**64 - 1 is possible", call.position
-        )
-    return low, high
-
-
-def colors_of(kind: ir.EnumMember) -> tuple[int, ...]:
-    """The members for a meter's 0, 1 and 2."""
-    return tuple(kind.members.index(color) for color in ("GREEN", "YELLOW", "RED"))
+def call_of(statement: ir.CallExtern) -> CallRow:
+    """The row of a call. Raises P4Error: the engine doesn't have it."""
+    if statement.name not in CALLS:
+        known = ", ".join(sorted(CALLS))
+        raise P4Error(f"there is no extern {statement.name}; there are {known}", statement.position)
+    return CALLS[statement.name]

@@ -9,17 +9,18 @@ What holds everywhere, so that back ends agree to the bit:
   header writes its storage, reading reads it; setInvalid and setValid change the valid bit alone (of a union's member
   either makes the other members invalid). Two invalid headers are equal whatever they store. A header copied is
   copied whole.
-- An Index beyond its array reads zero (an invalid header) and writes nothing.
+- An Index beyond its array reads zero (an invalid header) and writes nothing. What indexes, shifts or counts bits is
+  bit<W> of at most 64 bits; a shift by a constant is by less than the width.
 - bit<W> values are 0 … 2**W - 1, int<W> values -2**(W-1) … 2**(W-1)-1. A shift by W or more gives 0, or -1 for a
   negative int<W> shifted right. Division and remainder by zero give 0. width may be 0 or beyond 2048.
 - out and inout arguments may be passed by reference: lowering has put temporaries wherever that would show. So may
   records, arrays and varbits that are `in`: the callee never writes them, nor does anything else while it runs.
 - Arguments of Invoke that are passed so, and what an extern writes, are plain places: Locals, and Members and Indexes
   (constant, within the array) of them. The place for a result overlaps none of them.
-- Build and Invalid stand as an Assign's value, within another Build, and as arguments of externs only. An Assign's
-  Build never reads what the Assign writes, so it may be built in place. A Mux is never a record or array.
-- An extern reads all its arguments before it writes any. Only SetValid touches other members of a union: where
-  assigning or extracting one makes others invalid, a SetValid follows.
+- Build and Invalid are there while lowering only. A Mux is never a record or array.
+- An extern reads all its arguments before it writes any. No statement touches other members of a union: where one
+  becomes invalid because of another, there is a SetValid for it.
+- Expressions nest so little that Python's own parser takes them.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def is_signed(kind: Type) -> TypeGuard[Bits]:
 class Expression(Node):
     """type: of its value.
 
-    Targets (assignments, out, inout, extract) are ReadVariable, and FieldOf, Index, Next, Last, BitSlice of a target.
+    Targets (assignments, out, inout, extract): ReadVariable, RegisterCell, and FieldOf, Index, NextIndex of a target.
     """
 
     type: Type
@@ -156,50 +157,37 @@ class Index(Expression):
     index: Expression
 
 
-class Next(Expression):
-    """stack.next, in parsers: the element at nextIndex; beyond the end: error StackOutOfBounds, reject."""
+class NextIndex(Expression):
+    """nextIndex of a stack, as bit<32>."""
 
     base: Expression
 
 
-class Last(Expression):
-    """stack.last, in parsers: the element before nextIndex; of an empty stack: error StackOutOfBounds, reject."""
+class RegisterCell(Expression):
+    """A register's cell, which is there."""
 
-    base: Expression
-
-
-class LastIndex(Expression):
-    """stack.lastIndex: nextIndex - 1 modulo 2**32, as bit<32>."""
-
-    base: Expression
+    instance: ExternInstance
+    index: Expression
 
 
-class Unary(Expression):
-    """operator: - ~ on Bits, ! on Bool."""
+class Not(Expression):
+    """!operand, a Bool"""
 
-    operator: str
     operand: Expression
 
 
 class Binary(Expression):
-    """operator: + - * |+| |-| & | ^ on equal Bits, / % on unsigned ones; << >> (right: any Bits, unsigned); == != on
-    equal types, also records, arrays, varbits; < <= > >= on Bits; && || on Bool (short-circuit shows only as time:
-    operands are pure)."""
+    """operator: + - * & | ^ on equal Bits, / % on unsigned ones; << >> (right: any unsigned Bits); == != on equal
+    types, also records, arrays, varbits; < <= > >= on Bits; && || on Bool (short-circuit shows only as time: operands
+    are pure)."""
 
     operator: str
-    left: Expression
-    right: Expression
-
-
-class Concat(Expression):
-    """left ++ right: left is the more significant."""
-
     left: Expression
     right: Expression
 
 
 class BitSlice(Expression):
-    """base[high:low], unsigned. As a target it writes these bits alone."""
+    """base[high:low], unsigned."""
 
     base: Expression
     high: int
@@ -221,7 +209,7 @@ class Mux(Expression):
 
 
 class Valid(Expression):
-    """isValid() of a header; of a union: whether any member is valid."""
+    """isValid() of a header."""
 
     base: Expression
 
@@ -234,6 +222,20 @@ class Build(Expression):
 
 class Invalid(Expression):
     """{#}: an invalid header or union, all its fields zero."""
+
+
+class InValueSet(Expression):
+    """Whether a value set holds these keys."""
+
+    value_set: ValueSet
+    keys: list[Expression]
+
+
+class Guarded(Expression):
+    """A scalar that is there where the condition holds; in the data of a Hash only."""
+
+    condition: Expression
+    value: Expression
 
 
 # ---- statements
@@ -255,24 +257,16 @@ class Reset(Statement):
 
 
 class If(Statement):
-    condition: Expression
-    yes: list[Statement]
-    no: list[Statement]
+    """The statements of the first of the cases whose condition holds, else the last ones, which may be none."""
 
-
-class Branches(Statement):
-    """The first case that holds the subject's value; cases don't fall through; default may be empty."""
-
-    subject: Expression
-    cases: list[tuple[list[int], list[Statement]]]
-    default: list[Statement]
+    cases: list[tuple[Expression, list[Statement]]]
+    otherwise: list[Statement]
 
 
 class Loop(Statement):
-    """for ever: body; Break leaves it; Continue goes on with `step`, which also follows the body."""
+    """for ever: Break leaves it; Continue begins it again."""
 
     body: list[Statement]
-    step: list[Statement]
 
 
 class Break(Statement):
@@ -300,7 +294,15 @@ class ApplyTable(Statement):
 
 
 class Return(Statement):
+    """Of a parser: it accepts."""
+
     value: Expression | None = None
+
+
+class GoTo(Statement):
+    """On to a state of the parser. The last statement of every state is one, a Return, or a call of parser.reject."""
+
+    state: str
 
 
 class Exit(Statement):
@@ -320,7 +322,7 @@ class ShiftStack(Statement):
 
 
 class Extract(Statement):
-    """Into a header; varbits: bits of its one varbit field, an expression. Next, or a member of Next, then advances.
+    """Into a header; varbits: bits of its one varbit field, an expression.
 
     Too short: error PacketTooShort; a varbit longer than its type: HeaderTooShort; not a multiple of 8 bits in all:
     ParserInvalidArgument. Any error ends the parser in reject.
@@ -336,30 +338,27 @@ class Lookahead(Statement):
     target: Expression
 
 
-class Advance(Statement):
-    bits: Expression
-
-
-class Verify(Statement):
-    condition: Expression
-    error: Expression
-
-
 class Emit(Statement):
-    """Append what is valid: headers, unions, stacks, structs of them in order."""
+    """Append the header, or those of the stack, as far as they are valid."""
 
     value: Expression
 
 
+class Hash(Statement):
+    """target: bit<64>; data: scalars, of which Guarded ones may be missing; payload: the packet's follows."""
+
+    target: Expression
+    algorithm: str
+    data: list[Expression]
+    payload: bool = False
+
+
 class CallExtern(Statement):
-    """name: "hash", "mark_to_drop", "register.read", "packet_in.length", …; arguments: values, and targets where the
-    extern writes; result: where a returned value goes. type_arguments as resolved."""
+    """name: a row of `extern_kinds.CALLS`."""
 
     name: str
     instance: ExternInstance | None
     arguments: list[Expression]
-    result: Expression | None = None
-    type_arguments: tuple[Type, ...] = ()
 
 
 # ---- routines
@@ -378,7 +377,7 @@ class Routine(Entity):
     packet_in, packet_out and extern parameters are gone: there is one packet, and instances are known. locals: all
     variables, temporaries too; each is Reset or assigned before it is read. An out parameter is Reset by the routine
     where that shows, but for the parser of the program: its headers are zero and invalid when it starts. A parser's
-    body runs before its first state, `start`; states accept and reject are implied.
+    body runs before its first state, `start`.
     """
 
     name: str
@@ -388,54 +387,8 @@ class Routine(Entity):
     body: list[Statement] = field(default_factory=list)
     returns: Type | None = None
     owner: Routine | None = None
-    states: dict[str, ParserState] = field(default_factory=dict)
-    start: str = ""
+    states: dict[str, list[Statement]] = field(default_factory=dict)
     position: Position = NOWHERE
-
-
-class ParserState(Node):
-    """keys empty: goes to `next`. Else the first case all of whose sets hold the keys; none: NoMatch, reject."""
-
-    name: str
-    body: list[Statement]
-    keys: list[Expression] = field(default_factory=list)
-    cases: list[Case] = field(default_factory=list)
-    next: str = "reject"
-
-
-class Case(Node):
-    """sets: one for each key."""
-
-    sets: list[KeySet]
-    next: str
-
-
-class KeySet(Node):
-    pass
-
-
-class Anything(KeySet):
-    pass
-
-
-class Exactly(KeySet):
-    value: Expression
-
-
-class Masked(KeySet):
-    value: Expression
-    mask: Expression
-
-
-class Between(KeySet):
-    low: Expression
-    high: Expression
-
-
-class InValueSet(KeySet):
-    """Stands in the first key's place and holds as many keys as the value set's types; the rest are Anything."""
-
-    value_set: ValueSet
 
 
 class ValueSet(Entity):

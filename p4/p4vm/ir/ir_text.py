@@ -58,12 +58,10 @@ ROWS: dict[type, str] = {
     ir.ReadVariable: "{variable.name}",
     ir.FieldOf: "{base}.{field}",
     ir.Index: "{base}[{index}]",
-    ir.Next: "{base}.next",
-    ir.Last: "{base}.last",
-    ir.LastIndex: "{base}.lastIndex",
-    ir.Unary: "{operator}{operand}",
+    ir.NextIndex: "{base}.nextIndex",
+    ir.RegisterCell: "{instance.name}[{index}]",
+    ir.Not: "!{operand}",
     ir.Binary: "({left} {operator} {right})",
-    ir.Concat: "({left} ++ {right})",
     ir.BitSlice: "{base}[{high}:{low}]",
     ir.Cast: "({type}){operand}",
     ir.Mux: "({condition} ? {yes} : {no})",
@@ -74,17 +72,13 @@ ROWS: dict[type, str] = {
     ir.Reset: "reset {target}",
     ir.Invoke: "{result}{routine.name}({arguments})",
     ir.Lookahead: "{target} = lookahead()",
-    ir.Advance: "advance({bits})",
-    ir.Verify: "verify({condition}, {error})",
     ir.Emit: "emit({value})",
     ir.Break: "break",
     ir.Continue: "continue",
     ir.Exit: "exit",
-    ir.Anything: "_",
-    ir.Exactly: "{value}",
-    ir.Masked: "{value} &&& {mask}",
-    ir.Between: "{low} .. {high}",
-    ir.InValueSet: "in {value_set.name}",
+    ir.GoTo: "-> {state}",
+    ir.InValueSet: "({keys}) in {value_set.name}",
+    ir.Guarded: "{condition} -> {value}",
 }
 
 
@@ -105,8 +99,8 @@ class _RowFields(dict[str, object]):
         return expression(value) if type(value) in ROWS or isinstance(value, ir.Const) else value
 
 
-def expression(of: ir.Expression | ir.Statement | ir.KeySet) -> str:
-    """The text of an expression, a key set, or a statement that holds no other statements."""
+def expression(of: ir.Expression | ir.Statement) -> str:
+    """The text of an expression or a statement that holds no other statements."""
     return constant(of) if isinstance(of, ir.Const) else ROWS[type(of)].format_map(_RowFields(of))
 
 
@@ -132,19 +126,13 @@ def statement(of: ir.Statement, indent: str = "") -> list[str]:
     inner = indent + STEP
     match of:
         case ir.If():
-            lines = [f"{indent}if {expression(of.condition)}", *_nested(of.yes, inner)]
-            if len(of.no) == 1 and isinstance(of.no[0], ir.If):
-                first, *rest = statement(of.no[0], indent)
-                return [*lines, f"{indent}else {first.strip()}", *rest]
-            return lines + ([f"{indent}else", *_nested(of.no, inner)] if of.no else [])
-        case ir.Branches():
-            lines = [f"{indent}switch {expression(of.subject)}"]
-            for labels, body in of.cases:
-                lines += [f"{indent}case {', '.join(map(str, labels))}", *_nested(body, inner)]
-            return lines + ([f"{indent}default", *_nested(of.default, inner)] if of.default else [])
+            lines, word = [], "if"
+            for condition, body in of.cases:
+                lines += [f"{indent}{word} {expression(condition)}", *_nested(body, inner)]
+                word = "else if"
+            return lines + ([f"{indent}else", *_nested(of.otherwise, inner)] if of.otherwise else [])
         case ir.Loop():
-            lines = [f"{indent}loop", *_nested(of.body, inner)]
-            return lines + ([f"{indent}step", *_nested(of.step, inner)] if of.step else [])
+            return [f"{indent}loop", *_nested(of.body, inner)]
     return [indent + _simple(of)]
 
 
@@ -156,7 +144,9 @@ def _simple(of: ir.Statement) -> str:
     match of:
         case ir.CallExtern():
             name = of.name if of.instance is None else f"{of.instance.name}.{of.name.split('.')[-1]}"
-            return f"{_RowFields(of)['result']}{name}({listed(of.arguments)})"
+            return f"{name}({listed(of.arguments)})"
+        case ir.Hash():
+            return f"{expression(of.target)} = {of.algorithm}({listed(of.data)}{', payload' if of.payload else ''})"
         case ir.ApplyTable():
             noted = [
                 f"{name} -> {expression(p)}" for name, p in (("hit", of.hit), ("action", of.action)) if p is not None
@@ -184,19 +174,9 @@ def routine(of: ir.Routine) -> str:
     lines = [f"{of.kind} {of.name}({parameters}){returns}"]
     lines += [f"{STEP}{kind(variable.type)} {variable.name}" for variable in of.locals]
     lines += _nested(of.body, STEP)
-    for state in of.states.values():
-        lines += _state(state)
+    for name, body in of.states.items():
+        lines += [f"{STEP}state {name}", *_nested(body, STEP * 2)]
     return "\n".join(lines)
-
-
-def _state(of: ir.ParserState) -> list[str]:
-    lines = [f"{STEP}state {of.name}", *_nested(of.body, STEP * 2)]
-    if not of.keys:
-        return [*lines, f"{STEP * 2}-> {of.next}"]
-    lines.append(f"{STEP * 2}select {listed(of.keys)}")
-    for case in of.cases:
-        lines.append(f"{STEP * 3}{', '.join(map(expression, case.sets))} -> {case.next}")
-    return lines
 
 
 def table(of: ir.Table) -> str:

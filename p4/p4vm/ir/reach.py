@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from p4vm.ir import ir_nodes as ir
-from p4vm.ir.extern_kinds import EXTERNS
-from p4vm.ir.walk import inner_lists, parts
+from p4vm.ir.extern_kinds import CALLS
+from p4vm.ir.walk import code_of, inner_lists, parts
 
 Path = tuple[ir.Variable, tuple[str | int | None, ...]]
 
@@ -39,8 +39,8 @@ def path_of(place: ir.Expression) -> Path | None:
             case ir.Index():
                 known = place.index.value if isinstance(place.index, ir.Const) else None
                 steps.append(known if isinstance(known, int) else None)
-            case ir.Next() | ir.Last() | ir.LastIndex():
-                steps.append(None)
+            case ir.NextIndex():
+                steps.append("next_index")
             case ir.BitSlice() | ir.Valid() | ir.Cast():
                 pass
             case _:
@@ -74,7 +74,7 @@ def reads(expression: ir.Expression) -> Iterator[Path]:
     pending = [expression]
     while pending:
         node = pending.pop()
-        if isinstance(node, ir.ReadVariable | ir.FieldOf | ir.Index | ir.Next | ir.Last) and (path := path_of(node)):
+        if isinstance(node, ir.ReadVariable | ir.FieldOf | ir.Index | ir.NextIndex) and (path := path_of(node)):
             yield path
             pending.extend(indexes(node))
         else:
@@ -84,23 +84,12 @@ def reads(expression: ir.Expression) -> Iterator[Path]:
 def indexes(place: ir.Expression) -> Iterator[ir.Expression]:
     """The index expressions along a place."""
     while not isinstance(place, ir.ReadVariable):
-        inner = parts(place)
-        if not inner:
-            return
-        if isinstance(place, ir.Index):
+        if isinstance(place, ir.Index | ir.RegisterCell):
             yield place.index
+        inner = parts(place)
+        if not inner or isinstance(place, ir.RegisterCell):
+            return
         place = inner[0]
-
-
-def may_reject(expression: ir.Expression) -> bool:
-    """Whether evaluating it may end the parser: then it must not be evaluated in vain."""
-    pending = [expression]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ir.Next | ir.Last):
-            return True
-        pending.extend(parts(node))
-    return False
 
 
 @dataclass(slots=True)
@@ -140,9 +129,7 @@ class Reach:
         """What running a finished routine does to other routines' variables (an action's: its control's)."""
         known = self._routines.get(routine)
         if known is None:
-            inside = self.statements(routine.body)
-            for state in routine.states.values():
-                inside.add(self.statements(state.body))
+            inside = self.statements(code_of(routine))
             known = RoutineEffects(
                 {path for path in inside.reads if path[0].routine != routine.name},
                 {path for path in inside.writes if path[0].routine != routine.name},
@@ -170,17 +157,11 @@ class Reach:
                 total.write(statement.hit)
                 total.write(statement.action)
             case ir.CallExtern():
-                extern = EXTERNS[statement.name]
-                for number, argument in enumerate(statement.arguments):
-                    if number == extern.writes:
-                        total.write(argument)
-                    if number != extern.writes or extern.inout:
-                        total.read(argument)
-                total.write(statement.result)
+                for argument in statement.arguments[CALLS[statement.name].writes :]:
+                    total.read(argument)
+                total.write(statement.arguments[0] if CALLS[statement.name].writes else None)
             case ir.Exit():
                 total.exits = True
-            case ir.SetValid(target=ir.FieldOf(base=ir.Expression(type=ir.Record(kind="union")) as union)):
-                total.write(union)
             case _:
                 target = getattr(statement, "target", None)
                 total.write(target)

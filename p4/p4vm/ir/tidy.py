@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Set
 
 from p4vm.ir import ir_nodes as ir
-from p4vm.ir.extern_kinds import EXTERNS
 from p4vm.ir.reach import Reach, any_overlap, is_plain, path_of, reads
 from p4vm.ir.walk import all_lists, code_at, code_of, variables_in
 from p4vm.node import nodes
@@ -48,7 +47,7 @@ def _redirect(call: ir.Statement, variable: ir.Variable, target: ir.Expression) 
     if path is None or not is_plain(target):
         return False
     match call:
-        case ir.Invoke() | ir.CallExtern() if _is(call.result, variable):
+        case ir.Invoke() if _is(call.result, variable):
             if any_overlap([path], [read for argument in call.arguments for read in reads(argument)]):
                 return False
             call.result = target
@@ -90,12 +89,9 @@ def _writes_whole(statement: ir.Statement, variable: ir.Variable) -> bool:
     match statement:
         case ir.Assign() | ir.Reset() | ir.Lookahead():
             return _is(statement.target, variable)
-        case ir.CallExtern():
-            extern = EXTERNS[statement.name]
-            by_extern = (
-                extern.always and extern.writes is not None and _is(statement.arguments[extern.writes], variable)
-            )
-            return _is(statement.result, variable) or by_extern
+        case ir.If():
+            bodies = [*(body for _, body in statement.cases), statement.otherwise]
+            return all(body and _writes_whole(body[0], variable) for body in bodies)
         case ir.Invoke():
             if _is(statement.result, variable):
                 return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 from p4vm.ir import ir_nodes as ir
 from p4vm.node import Node, nodes
@@ -16,24 +17,41 @@ def parts(node: Node) -> list[ir.Expression]:
         if isinstance(value, ir.Expression):
             expressions.append(value)
         elif isinstance(value, list):
-            expressions += [item for item in value if isinstance(item, ir.Expression)]
+            items = (item[0] if isinstance(item, tuple) else item for item in value)
+            expressions += [item for item in items if isinstance(item, ir.Expression)]
     return expressions
+
+
+def member(kind: ir.Type, base: ir.Expression, field: str) -> ir.Expression:
+    """A field; of a record just built: that part of it."""
+    if isinstance(base, ir.Build) and isinstance(base.type, ir.Record):
+        names = [name for name, _ in base.type.fields]
+        return base.items[names.index(field)]
+    return ir.FieldOf(kind, base, field)
+
+
+def parts_of(value: ir.Expression) -> list[ir.Expression]:
+    """The fields of a record or the elements of an array, each an expression."""
+    if isinstance(value, ir.Build):
+        return value.items
+    if isinstance(value.type, ir.Array):
+        return [ir.Index(value.type.element, value, ir.Const(ir.Bits(32), at)) for at in range(value.type.size)]
+    assert isinstance(value.type, ir.Record)
+    return [ir.FieldOf(kind, value, name) for name, kind in value.type.fields]
 
 
 def inner_lists(statement: ir.Statement) -> list[list[ir.Statement]]:
     match statement:
         case ir.If():
-            return [statement.yes, statement.no]
-        case ir.Branches():
-            return [*(body for _, body in statement.cases), statement.default]
+            return [*(body for _, body in statement.cases), statement.otherwise]
         case ir.Loop():
-            return [statement.body, statement.step]
+            return [statement.body]
     return []
 
 
 def all_lists(routine: ir.Routine) -> Iterator[list[ir.Statement]]:
     """Every list of statements in the routine, inner ones too."""
-    pending = [routine.body, *(state.body for state in routine.states.values())]
+    pending = [routine.body, *routine.states.values()]
     while pending:
         statements = pending.pop()
         yield statements
@@ -41,9 +59,9 @@ def all_lists(routine: ir.Routine) -> Iterator[list[ir.Statement]]:
             pending.extend(inner_lists(statement))
 
 
-def code_of(routine: ir.Routine) -> list[Node]:
-    """The statements and states of a routine."""
-    return [*routine.body, *routine.states.values()]
+def code_of(routine: ir.Routine) -> list[ir.Statement]:
+    """The statements of a routine, and of its states."""
+    return [*routine.body, *chain.from_iterable(routine.states.values())]
 
 
 def code_at(table: ir.Table) -> list[Node]:
@@ -95,15 +113,3 @@ def shared_variables(program: ir.ProgramIr) -> dict[ir.Routine, list[ir.Variable
                 if variable not in local:
                     shared.setdefault(routine.owner, {})[variable] = None
     return {routine: list(variables) for routine, variables in shared.items()}
-
-
-def run_in_parser(program: ir.ProgramIr) -> set[ir.Routine]:
-    """The program's parsers, and all that they call: a step beyond a stack ends them."""
-    routines: set[ir.Routine] = set()
-    pending = [routine for routine in program.blocks.values() if routine.kind == "parser"]
-    while pending:
-        routine = pending.pop()
-        if routine not in routines:
-            routines.add(routine)
-            pending += [node.routine for node in nodes(code_of(routine)) if isinstance(node, ir.Invoke)]
-    return routines

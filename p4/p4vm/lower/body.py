@@ -10,7 +10,8 @@ from typing import Any
 from p4vm.architectures.description import Architecture
 from p4vm.ir import ir_nodes as ir
 from p4vm.ir.reach import Path, Reach, any_overlap, reads
-from p4vm.lower.kinds import INT, Kinds
+from p4vm.ir.walk import parts_of
+from p4vm.lower.kinds import BIT32, BOOL, INT, Kinds
 from p4vm.lower.lower_names import unused
 from p4vm.source import NOWHERE, P4Error, Position
 from p4vm.tree import tree_nodes as tree
@@ -119,7 +120,8 @@ class World:
 @dataclass(slots=True, eq=False)
 class Body:
     """A routine being written. out: where statements go now; names: those of its variables;
-    counts: the next number for a name that is taken; temporaries: those that no statement of the program named."""
+    counts: the next number for a name that is taken; temporaries: those that no statement of the program named;
+    steps: of the loops around; depth: of expressions around."""
 
     world: World
     routine: ir.Routine
@@ -128,11 +130,34 @@ class Body:
     names: set[str] = field(default_factory=set)
     counts: dict[str, int] = field(default_factory=dict)
     temporaries: set[ir.Variable] = field(default_factory=set)
+    steps: list[Callable[[], None]] = field(default_factory=list)
+    depth: int = 0
 
     def emit(self, statement: ir.Statement) -> None:
+        """Appends the statement; an Assign of what is built, part by part."""
+        if isinstance(statement, ir.Assign) and isinstance(statement.value, ir.Build | ir.Invalid):
+            self._build(statement.target, statement.value)
+            return
         if not statement.position.line:
             statement.position = self.world.place
         self.out.append(statement)
+
+    def _build(self, target: ir.Expression, value: ir.Build | ir.Invalid) -> None:
+        """The value reads nothing of the target."""
+        if isinstance(value, ir.Invalid):
+            self.emit(ir.Reset(target))
+            return
+        if isinstance(value.type, ir.Record) and value.type.kind == "header":
+            self.emit(ir.SetValid(target, True))
+        elif isinstance(value.type, ir.Array):
+            self.emit(ir.Assign(ir.NextIndex(BIT32, target), ir.Const(BIT32, 0)))
+        for part, item in zip(parts_of(target), value.items, strict=True):
+            self.emit(ir.Assign(part, item))
+
+    def reject_unless(self, condition: ir.Expression, error: ir.Expression) -> None:
+        """Ends the parser with the error where the condition doesn't hold."""
+        refused = ir.CallExtern("parser.reject", None, [error])
+        self.emit(ir.If([(ir.Not(BOOL, condition), [refused])], []))
 
     @contextmanager
     def into(self, statements: list[ir.Statement]) -> Iterator[list[ir.Statement]]:
@@ -168,6 +193,11 @@ class Body:
         variable = self.declare("t", kind, self.world.place)
         self.temporaries.add(variable)
         return ir.ReadVariable(kind, variable)
+
+    def error(self, name: str) -> ir.Const:
+        """A core error; where the program doesn't have it, number 0."""
+        members = self.world.kinds.error.members
+        return ir.Const(self.world.kinds.error, members.index(name) if name in members else 0)
 
     def keep(self, value: ir.Expression) -> ir.Expression:
         """The value in a temporary of its own; a constant as it is."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from p4vm.algorithms import WORD
 from p4vm.bit_arithmetic import COMPARISONS, ValueFault, compute, concatenate, wrap
 from p4vm.ir import ir_nodes as ir
+from p4vm.ir.walk import parts_of
 from p4vm.lower.body import Body
-from p4vm.lower.kinds import BOOL, INT
+from p4vm.lower.kinds import BIT32, BIT64, BOOL, INT
 from p4vm.source import NOWHERE, P4Error, Position
 from p4vm.tree import types
 from p4vm.tree.types import Value
@@ -31,14 +35,16 @@ def unary(sign: str, kind: ir.Type, operand: ir.Expression) -> ir.Expression:
     value = number(operand)
     if sign == "+":
         return operand
-    if value is None:
-        if sign == "!" and isinstance(operand, ir.Unary) and operand.operator == "!":
-            return operand.operand
-        return ir.Unary(kind, sign, operand)
     if sign == "!":
-        return boolean(not value)
+        if value is not None:
+            return boolean(not value)
+        return operand.operand if isinstance(operand, ir.Not) else ir.Not(BOOL, operand)
     assert isinstance(kind, ir.Bits)
-    return ir.Const(kind, wrapped(-value if sign == "-" else ~value, kind))
+    if value is not None:
+        return ir.Const(kind, wrapped(-value if sign == "-" else ~value, kind))
+    if sign == "-":
+        return ir.Binary(kind, "-", ir.Const(kind, 0), operand)
+    return ir.Binary(kind, "^", operand, ir.Const(kind, wrapped(-1, kind)))
 
 
 def binary(
@@ -49,7 +55,7 @@ def binary(
         return _logic(sign, left, right)
     first, second = number(left), number(right)
     if first is None or second is None:
-        return ir.Binary(kind, sign, left, right)
+        return _shift(sign, kind, left, right) if sign in ("<<", ">>") else ir.Binary(kind, sign, left, right)
     if sign in COMPARISONS:
         return boolean(COMPARISONS[sign](first, second))
     assert isinstance(kind, ir.Bits)
@@ -59,6 +65,47 @@ def binary(
         return ir.Const(kind, compute(sign, first, second, None if kind == INT else kind))
     except ValueFault as fault:
         raise P4Error(f"{fault}", position) from None
+
+
+def _shift(sign: str, kind: ir.Type, left: ir.Expression, right: ir.Expression) -> ir.Expression:
+    assert isinstance(kind, ir.Bits)
+    right = small(right)
+    if (number(right) or 0) >= kind.width:
+        if sign == "<<" or not kind.signed or not kind.width:
+            return ir.Const(kind, 0)
+        right = ir.Const(right.type, kind.width - 1)
+    return ir.Binary(kind, sign, left, right)
+
+
+def small(value: ir.Expression) -> ir.Expression:
+    """The value as bit<W> of at most 64 bits; negative and larger ones become the largest."""
+    kind, known = value.type, number(value)
+    if not isinstance(kind, ir.Bits) or (kind.width <= 64 and not kind.signed):
+        return value
+    if known is not None:
+        return ir.Const(BIT64, known if 0 <= known <= WORD else WORD)
+    if kind.width <= 64:
+        return cast(BIT64, value)
+    pattern = cast(ir.Bits(kind.width), value)
+    beyond = ir.BitSlice(ir.Bits(kind.width - 64), pattern, kind.width - 1, 64)
+    return ir.Mux(
+        BIT64, ir.Binary(BOOL, "==", beyond, ir.Const(beyond.type, 0)), cast(BIT64, pattern), ir.Const(BIT64, WORD)
+    )
+
+
+def all_of(conditions: Sequence[ir.Expression], sign: str = "&&") -> ir.Expression:
+    """Whether all of the conditions hold (none: yes), or with || any of them (none: no), nested as little as can be."""
+    if len(conditions) < 2:
+        return conditions[0] if conditions else boolean(sign == "&&")
+    middle = len(conditions) // 2
+    return _logic(sign, all_of(conditions[:middle], sign), all_of(conditions[middle:], sign))
+
+
+def valid(base: ir.Expression) -> ir.Expression:
+    """isValid() of a header; of a union: whether any member is valid."""
+    if isinstance(base.type, ir.Record) and base.type.kind == "union":
+        return all_of([ir.Valid(BOOL, part) for part in parts_of(base)], "||")
+    return ir.Valid(BOOL, base)
 
 
 def _logic(sign: str, left: ir.Expression, right: ir.Expression) -> ir.Expression:
@@ -83,12 +130,26 @@ def cast(kind: ir.Type, operand: ir.Expression) -> ir.Expression:
 
 def concat(kind: ir.Bits, left: ir.Expression, right: ir.Expression) -> ir.Expression:
     first, second = number(left), number(right)
+    assert isinstance(left.type, ir.Bits)
     assert isinstance(right.type, ir.Bits)
-    if first is None or second is None:
-        if isinstance(left.type, ir.Bits) and left.type.width == 0:
-            return cast(kind, right)
-        return ir.Concat(kind, left, right)
-    return ir.Const(kind, concatenate(first, second, right.type.width, kind))
+    if first is not None and second is not None:
+        return ir.Const(kind, concatenate(first, second, right.type.width, kind))
+    raw = ir.Bits(kind.width)
+    high, low = (cast(raw, cast(ir.Bits(ir.width_of(part.type)), part)) for part in (left, right))
+    moved = binary("<<", raw, high, ir.Const(BIT32, right.type.width))
+    return cast(kind, ir.Binary(raw, "|", moved, low))
+
+
+def with_bits(base: ir.Expression, value: ir.Expression, low: ir.Expression) -> ir.Expression:
+    """The base with the value in its bits from `low` on."""
+    kind = base.type
+    assert isinstance(kind, ir.Bits)
+    assert isinstance(value.type, ir.Bits)
+    raw = ir.Bits(kind.width)
+    ones = binary("<<", raw, ir.Const(raw, wrapped((1 << value.type.width) - 1, raw)), low)
+    unchanged = binary("&", raw, cast(raw, base), unary("~", raw, ones))
+    moved = binary("<<", raw, cast(raw, cast(ir.Bits(value.type.width), value)), low)
+    return cast(kind, binary("|", raw, unchanged, moved))
 
 
 def cut(base: ir.Expression, high: int, low: int) -> ir.Expression:
@@ -109,14 +170,6 @@ def mux(kind: ir.Type, condition: ir.Expression, yes: ir.Expression, no: ir.Expr
     if known is not None:
         return yes if known else no
     return ir.Mux(kind, condition, yes, no)
-
-
-def member(kind: ir.Type, base: ir.Expression, field: str) -> ir.Expression:
-    """A field; of a record just built: that part of it."""
-    if isinstance(base, ir.Build) and isinstance(base.type, ir.Record):
-        names = [name for name, _ in base.type.fields]
-        return base.items[names.index(field)]
-    return ir.FieldOf(kind, base, field)
 
 
 def zero(kind: ir.Type) -> ir.Expression | None:
@@ -194,19 +247,13 @@ def coerce(body: Body, value: ir.Expression, kind: ir.Type, position: Position) 
         if isinstance(value, ir.Invalid):
             return ir.Invalid(kind)
         if isinstance(value.type, ir.Record) and len(value.type.fields) == len(inner):
-            items = value.items if isinstance(value, ir.Build) else fields_of(value)
-            return ir.Build(kind, [coerce(body, item, of, position) for item, of in zip(items, inner, strict=True)])
+            items = zip(parts_of(value), inner, strict=True)
+            return ir.Build(kind, [coerce(body, item, of, position) for item, of in items])
     raise P4Error("this value doesn't convert to the type that its place has; write a cast", position)
 
 
 def _inner(kind: ir.Record | ir.Array) -> list[ir.Type]:
     return [item for _, item in kind.fields] if isinstance(kind, ir.Record) else [kind.element] * kind.size
-
-
-def fields_of(value: ir.Expression) -> list[ir.Expression]:
-    """The fields of a record, each an expression."""
-    assert isinstance(value.type, ir.Record)
-    return [member(kind, value, name) for name, kind in value.type.fields]
 
 
 def default(body: Body, kind: ir.Type, position: Position) -> ir.Expression:

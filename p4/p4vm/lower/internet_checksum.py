@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from p4vm.ir import ir_nodes as ir
+from p4vm.lower import fold, lower_externs
 from p4vm.lower.body import Body
 from p4vm.source import P4Error, Position
 
@@ -34,11 +35,10 @@ def call(
         case "get_state":
             return body.keep(total)
         case "get":
-            return body.keep(ir.Unary(SUM, "~", total))
+            return body.keep(fold.unary("~", SUM, total))
         case _:
-            negative = body.temporary(SUM)
-            body.emit(ir.CallExtern("Checksum16.get", None, arguments, negative, position=position))
-            _add(body, total, negative if method == "subtract" else ir.Unary(SUM, "~", negative))
+            negative = fold.cast(SUM, lower_externs.hashed(body, "csum16", arguments[0]))
+            _add(body, total, negative if method == "subtract" else fold.unary("~", SUM, negative))
     return None
 
 

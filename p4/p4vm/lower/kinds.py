@@ -13,6 +13,7 @@ INT = ir.Bits(-1, True)
 """int, of any size: in constants while they are computed, never in a finished program."""
 BOOL = ir.Bool()
 BIT32 = ir.Bits(32)
+BIT64 = ir.Bits(64)
 NESTING_MAX = 64
 
 

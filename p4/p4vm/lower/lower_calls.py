@@ -7,12 +7,11 @@ from dataclasses import replace
 from functools import partial
 
 from p4vm.ir import ir_nodes as ir
-from p4vm.ir.extern_kinds import EXTERNS
-from p4vm.ir.reach import is_plain
-from p4vm.lower import fold, instances, internet_checksum, lower_expressions, lower_places
+from p4vm.ir.walk import parts_of
+from p4vm.lower import fold, instances, internet_checksum, lower_expressions, lower_externs, lower_places
 from p4vm.lower.body import Body, PacketParameter
 from p4vm.lower.fold import number
-from p4vm.lower.kinds import BIT32, BOOL, INT, bind, width_bounds
+from p4vm.lower.kinds import BIT32, INT, bind, width_bounds
 from p4vm.source import P4Error
 from p4vm.tree import tree_nodes as tree
 from p4vm.tree import types
@@ -140,10 +139,10 @@ def _builtin(body: Body, node: tree.CallExpression, note: CallNote) -> ir.Expres
     assert note.receiver is not None
     match note.name:
         case "isValid":
-            value = lower_expressions.plain(body, note.receiver)
-            return ir.Valid(BOOL, value)
+            return fold.valid(lower_expressions.plain(body, note.receiver))
         case "setValid" | "setInvalid":
             target = lower_expressions.place(body, note.receiver)
+            lower_places.others_invalid(body, target)
             body.emit(ir.SetValid(target, note.name == "setValid"))
             return None
         case "push_front" | "pop_front":
@@ -214,17 +213,7 @@ def _extern_method(body: Body, node: tree.CallExpression, note: CallNote) -> ir.
     name = f"{instance.kind}.{note.name}"
     if note.name == "execute":
         note = _color_blind(body, node, note)
-    if name not in EXTERNS:
-        raise P4Error(f"method {name} is not supported", node.position)
     return _extern(body, node, note, name, instance)
-
-
-def _padded(body: Body, data: ir.Expression) -> ir.Expression:
-    """The data to hash as whole bytes: psa_switch puts the zeros that are missing before the first bit."""
-    padding = ir.Bits(-ir.width_of(data.type) % 8)
-    if not padding.width:
-        return data
-    return ir.Build(body.world.kinds.tuple_record((padding, data.type)), [ir.Const(padding, 0), data])
 
 
 def _color_blind(body: Body, node: tree.CallExpression, note: CallNote) -> CallNote:
@@ -247,7 +236,6 @@ def _extern(
 ) -> ir.Expression | None:
     steps: list[Callable[[], ir.Expression]] = []
     places = 0
-    directions = [parameter.direction for parameter in note.parameters[: len(note.arguments)]]
     for at, (parameter, argument) in enumerate(zip(note.parameters, note.arguments, strict=False)):
         if parameter.direction in ("out", "inout"):
             places |= 1 << at
@@ -259,45 +247,11 @@ def _extern(
             raise P4Error(f"{note.name}: no argument for {parameter.name}", node.position)
     arguments = body.sequence(steps, places)
     returns = body.kind(note.returns, node.position) if note.returns != types.VOID else None
-    result = body.temporary(returns) if returns is not None else None
-    place_at = EXTERNS[name].writes
-    if result is not None and place_at is not None:
-        arguments.insert(place_at, result)
-        directions.insert(place_at, "result")
-    if name == "Hash.get_hash":
-        arguments[len(arguments) // 2] = _padded(body, arguments[len(arguments) // 2])
-    if name == "register.read" and isinstance(arguments[0].type, ir.Record):
-        raise P4Error(f"a register is read into a value of bits, not into {arguments[0].type.name}", node.position)
-    back: list[tuple[ir.Expression, ir.Expression]] = []
-    for at, direction in enumerate(directions):
-        target = arguments[at]
-        if direction in ("out", "inout") and not is_plain(target):
-            arguments[at] = body.temporary(target.type)
-            if direction == "inout":
-                body.emit(ir.Assign(arguments[at], target))
-            back.append((target, arguments[at]))
-    type_arguments = tuple(body.kind(argument, node.position) for argument in note.type_arguments if _settled(argument))
-    returned = None if place_at is not None else result
-    body.emit(ir.CallExtern(name, instance, arguments, returned, type_arguments, position=node.position))
-    for target, place in back:
-        lower_places.assign(body, target, place)
-    return result
-
-
-def _settled(kind: types.Type) -> bool:
-    return not isinstance(kind, types.IntegerType) and kind != types.VOID
+    return lower_externs.call(body, lower_externs.ExternCall(name, instance, arguments, returns, node.position))
 
 
 def _value(body: Body, node: tree.ExpressionNode) -> ir.Expression:
-    return with_width(lower_expressions.expression(body, node))
-
-
-def with_width(value: ir.Expression) -> ir.Expression:
-    """A number of type int gets the bits it needs: externs take values of any width."""
-    known = number(value)
-    if value.type != INT or known is None:
-        return value
-    return ir.Const(ir.Bits(max(known.bit_length(), 1) + (known < 0), known < 0), known)
+    return lower_externs.with_width(lower_expressions.expression(body, node))
 
 
 # ---- functions with a node of their own
@@ -309,7 +263,7 @@ def _verify(body: Body, note: CallNote) -> None:
     assert error is not None
     holds, number_of_error = lower_expressions.values(body, [condition, error])
     if number(holds) != 1:
-        body.emit(ir.Verify(holds, number_of_error))
+        body.reject_unless(holds, number_of_error)
 
 
 def _static_assert(body: Body, node: tree.CallExpression, note: CallNote) -> ir.Expression:
@@ -335,16 +289,8 @@ def _log(body: Body, note: CallNote) -> None:
     else:
         values = [_value(body, data)] if data is not None else []
     for value in values:
-        _flatten(value, arguments)
+        arguments += lower_externs.scalars(body, value)
     body.emit(ir.CallExtern("log_msg", None, arguments))
-
-
-def _flatten(value: ir.Expression, into: list[ir.Expression]) -> None:
-    if isinstance(value.type, ir.Record) and not isinstance(value, ir.Invalid):
-        for item in value.items if isinstance(value, ir.Build) else fold.fields_of(value):
-            _flatten(item, into)
-    else:
-        into.append(with_width(value))
 
 
 # ---- the packet
@@ -362,10 +308,11 @@ def _packet(body: Body, node: tree.CallExpression, note: CallNote) -> ir.Express
             return place
         case "advance":
             assert first is not None
-            body.emit(ir.Advance(lower_expressions.expression(body, first, BIT32)))
+            bits = lower_expressions.expression(body, first, BIT32)
+            body.emit(ir.CallExtern("packet_in.advance", None, [bits, body.error("PacketTooShort")]))
         case "length":
             place = body.temporary(BIT32)
-            body.emit(ir.CallExtern("packet_in.length", None, [], place))
+            body.emit(ir.CallExtern("packet_in.length", None, [place]))
             return place
         case "emit":
             assert first is not None
@@ -383,6 +330,7 @@ def _extract(body: Body, node: tree.CallExpression, note: CallNote) -> None:
         target: ir.Expression = body.temporary(kind)
     else:
         target = lower_expressions.place(body, first)
+    advanced = _next_index(target)
     varbits = None
     if second is not None:
         with body.into([]) as later:
@@ -390,25 +338,24 @@ def _extract(body: Body, node: tree.CallExpression, note: CallNote) -> None:
         target = body.frozen(target, body.world.reach.statements(later).writes)
         body.out.extend(later)
     body.emit(ir.Extract(target, varbits))
-    lower_places.others_invalid(body, _extracted(target), ir.Build(target.type, []))
+    lower_places.others_invalid(body, target)
+    if advanced is not None:
+        body.emit(ir.Assign(advanced, ir.Binary(BIT32, "+", advanced, ir.Const(BIT32, 1))))
 
 
-def _extracted(target: ir.Expression) -> ir.Expression:
-    """Where the header is once it was extracted: what was next is last."""
-    match target:
-        case ir.Next():
-            return ir.Last(target.type, target.base)
-        case ir.FieldOf():
-            return ir.FieldOf(target.type, _extracted(target.base), target.field)
-        case ir.Index():
-            return ir.Index(target.type, _extracted(target.base), target.index)
-    return target
+def _next_index(target: ir.Expression) -> ir.Expression | None:
+    """The nextIndex of the stack where the target is its next element, or within it."""
+    while isinstance(target, ir.FieldOf):
+        target = target.base
+    return target.index if isinstance(target, ir.Index) and isinstance(target.index, ir.NextIndex) else None
 
 
 def _emit(body: Body, node: tree.ExpressionNode) -> None:
-    value = lower_expressions.expression(body, node)
-    if isinstance(value, ir.Build) and isinstance(value.type, ir.Record) and value.type.kind == "struct":
-        for item in value.items:
-            body.emit(ir.Emit(body.plain(item)))
-    else:
-        body.emit(ir.Emit(body.plain(value)))
+    pending = [body.plain(lower_expressions.expression(body, node))]
+    while pending:
+        value = pending.pop(0)
+        match value.type:
+            case ir.Record(kind="header") | ir.Array(element=ir.Record(kind="header")):
+                body.emit(ir.Emit(value))
+            case ir.Record() | ir.Array():
+                pending[:0] = [body.plain(part) for part in parts_of(value)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from p4vm.bit_arithmetic import limits
 from p4vm.ir import ir_nodes as ir
-from p4vm.ir.reach import may_reject
+from p4vm.ir.walk import member
 from p4vm.lower import fold
 from p4vm.lower.body import Body, ExpressionHandler
 from p4vm.lower.kinds import BIT32, BOOL, INT
@@ -15,6 +16,8 @@ from p4vm.tree import tree_nodes as tree
 from p4vm.tree import types
 
 COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
+DEPTH_MAX = 16
+"""Deeper expressions are taken apart: Python's own parser has limits."""
 
 
 def expression(body: Body, node: tree.ExpressionNode, want: ir.Type | None = None) -> ir.Expression:
@@ -31,7 +34,11 @@ def expression(body: Body, node: tree.ExpressionNode, want: ir.Type | None = Non
             raise P4Error(
                 "this has no value here; sets such as a &&& b stand in select and entries only", node.position
             )
+        body.depth += 1
         value = handler(body, node, want)
+        body.depth -= 1
+        if body.depth % DEPTH_MAX == DEPTH_MAX - 1 and isinstance(value.type, ir.Bits | ir.Bool) and value.type != INT:
+            value = body.keep(value)
         becomes = checked.converted.get(node)
         if becomes is not None and not isinstance(becomes, types.SetType):
             value = fold.coerce(body, value, body.kind(becomes, node.position), node.position)
@@ -139,19 +146,29 @@ def _member(body: Body, node: tree.MemberExpression, base: ir.Expression) -> ir.
     if isinstance(base.type, ir.Array):
         base = body.plain(base)
         match node.name:
-            case "next":
-                return ir.Next(base.type.element, base)  # type: ignore[union-attr]  # plain keeps the type
-            case "last":
-                return ir.Last(base.type.element, base)  # type: ignore[union-attr]
+            case "next" | "last":
+                return _by_next_index(body, base, node.name)
             case "lastIndex":
-                return ir.LastIndex(BIT32, base)
+                return ir.Binary(BIT32, "-", ir.NextIndex(BIT32, base), ir.Const(BIT32, 1))
             case "size":
-                return ir.Const(BIT32, base.type.size)  # type: ignore[union-attr]
+                return ir.Const(BIT32, base.type.size)  # type: ignore[union-attr]  # plain keeps the type
     if isinstance(base.type, ir.Record):
         kind = dict(base.type.fields).get(node.name)
         if kind is not None:
-            return fold.member(kind, body.plain(base) if isinstance(base, ir.Invalid) else base, node.name)
+            return member(kind, body.plain(base) if isinstance(base, ir.Invalid) else base, node.name)
     raise P4Error(f"no field {node.name} here", node.position)
+
+
+def _by_next_index(body: Body, stack: ir.Expression, name: str) -> ir.Expression:
+    """stack.next, stack.last: in parsers one beyond the stack is error StackOutOfBounds."""
+    assert isinstance(stack.type, ir.Array)
+    index: ir.Expression = ir.NextIndex(BIT32, stack)
+    if name == "last":
+        index = ir.Binary(BIT32, "-", index, ir.Const(BIT32, 1))
+    if body.routine.kind == "parser":
+        within = ir.Binary(BOOL, "<", index, ir.Const(BIT32, stack.type.size))
+        body.reject_unless(within, body.error("StackOutOfBounds"))
+    return ir.Index(stack.type.element, stack, index)
 
 
 def _index_value(body: Body, node: tree.IndexExpression, want: ir.Type | None) -> ir.Expression:
@@ -168,10 +185,10 @@ def _index_of(body: Body, node: tree.IndexExpression, base: ir.Expression) -> ir
             )
         if index.type == INT:
             index = fold.cast(BIT32, index)
-        return ir.Index(base.type.element, body.plain(base), index)
+        return ir.Index(base.type.element, body.plain(base), fold.small(index))
     if isinstance(base.type, ir.Record) and known is not None and 0 <= known < len(base.type.fields):
         name, kind = base.type.fields[known]
-        return fold.member(kind, base, name)
+        return member(kind, base, name)
     raise P4Error("only header stacks, and tuples by constants within them, can be indexed", node.position)
 
 
@@ -247,7 +264,26 @@ def operation(body: Body, sign: str, left: ir.Expression, right: ir.Expression, 
         left = fold.coerce(body, left, right.type, node.position)
     elif left.type != right.type:
         right = fold.coerce(body, right, left.type, node.position)
+    if sign in ("|+|", "|-|") and not (isinstance(left, ir.Const) and isinstance(right, ir.Const)):
+        return _saturated(body, sign, left, right)
     return fold.binary(sign, BOOL if sign in COMPARISONS else left.type, left, right, node.position)
+
+
+def _saturated(body: Body, sign: str, left: ir.Expression, right: ir.Expression) -> ir.Expression:
+    """left sign right, in a bit more than the operands have, then cut at the least and the largest value."""
+    kind = left.type
+    assert isinstance(kind, ir.Bits)
+    if not kind.width:
+        return ir.Const(kind, 0)
+    wide = ir.Bits(kind.width + 1, kind.signed or sign == "|-|")
+    result = body.keep(fold.binary(sign[1], wide, fold.cast(wide, left), fold.cast(wide, right)))
+    value, (low, high) = fold.cast(kind, result), limits(kind)
+    if kind.signed or sign == "|+|":
+        over = ir.Binary(BOOL, ">", result, ir.Const(wide, high))
+        value = ir.Mux(kind, over, ir.Const(kind, high), value)
+    if wide.signed:
+        value = ir.Mux(kind, ir.Binary(BOOL, "<", result, ir.Const(wide, low)), ir.Const(kind, low), value)
+    return value
 
 
 def _short(body: Body, node: tree.BinaryExpression) -> ir.Expression:
@@ -259,12 +295,12 @@ def _short(body: Body, node: tree.BinaryExpression) -> ir.Expression:
         return fold.boolean(decided) if bool(known) == decided else expression(body, node.right)
     with body.into([]) as later:
         right = expression(body, node.right)
-    if not later and not may_reject(right):
+    if not later:
         return fold.binary(node.operator, BOOL, left, right)
     result = body.temporary(BOOL)
     body.emit(ir.Assign(result, left))
     later.append(ir.Assign(result, right))
-    body.emit(ir.If(fold.unary("!", BOOL, result) if decided else result, later, []))
+    body.emit(ir.If([(fold.unary("!", BOOL, result) if decided else result, later)], []))
     return result
 
 
@@ -281,12 +317,13 @@ def _conditional(body: Body, node: tree.Conditional, want: ir.Type | None) -> ir
     with body.into([]) as before_no:
         no = expression(body, node.no, kind)
     scalar = not isinstance(kind, ir.Record | ir.Array | ir.Varbits)
-    if scalar and not before_yes and not before_no and not may_reject(yes) and not may_reject(no):
+    if scalar and not before_yes and not before_no:
         return fold.mux(kind, condition, yes, no)
     result = body.temporary(kind)
-    before_yes.append(ir.Assign(result, yes))
-    before_no.append(ir.Assign(result, no))
-    body.emit(ir.If(condition, before_yes, before_no))
+    for statements, value in ((before_yes, yes), (before_no, no)):
+        with body.into(statements):
+            body.emit(ir.Assign(result, value))
+    body.emit(ir.If([(condition, before_yes)], before_no))
     return result
 
 

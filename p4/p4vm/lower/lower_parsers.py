@@ -2,94 +2,117 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from p4vm.ir import ir_nodes as ir
+from p4vm.ir.walk import parts_of
 from p4vm.lower import fold, lower_expressions
 from p4vm.lower.body import Body
+from p4vm.lower.kinds import BOOL
 from p4vm.lower.lower_names import control_name, find, text_of
+from p4vm.node import nodes
 from p4vm.source import P4Error
 from p4vm.tree import tree_nodes as tree
 from p4vm.tree import types
 
-FINAL = ("accept", "reject")
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """The set that holds every key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exactly:
+    """The set of one value."""
+
+    value: ir.Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Masked:
+    """Those whose bits under the mask are the value's."""
+
+    value: ir.Expression
+    mask: ir.Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """low .. high"""
+
+    low: ir.Expression
+    high: ir.Expression
+
+
+KeySet = Anything | Exactly | Masked | Between | ir.ValueSet
+"""A value set stands in the first key's place and holds as many keys as its types; those are Anything."""
 
 
 def states(body: Body, node: tree.ParserDeclaration) -> None:
     """All states that can be reached from `start`."""
     declared = {state.name: state for state in node.states}
-    body.routine.start = "start"
     pending, states_by_name = ["start"], body.routine.states
     while pending:
         name = pending.pop()
-        if name not in states_by_name and name not in FINAL:
-            state = states_by_name[name] = _state(body, declared[name])
-            pending += [state.next, *(case.next for case in state.cases)]
+        if name not in states_by_name:
+            statements = states_by_name[name] = _state(body, declared[name])
+            pending += [node.state for node in nodes(statements) if isinstance(node, ir.GoTo)]
 
 
-def _state(body: Body, node: tree.StateDeclaration) -> ir.ParserState:
-    state = ir.ParserState(node.name, [])
-    with body.into(state.body):
+def _state(body: Body, node: tree.StateDeclaration) -> list[ir.Statement]:
+    with body.into([]) as statements:
+        body.emit(ir.CallExtern("parser.step", None, [body.error("ParserTimeout")]))
         body.statements(node.items)
         transition = node.transition
-        if transition is None:
-            state.next = "reject"
-        elif transition.select is None:
-            state.next = transition.state
+        if transition is not None and transition.select is not None:
+            _select(body, transition, transition.select)
         else:
-            _select(body, transition, transition.select, state)
-    return state
+            body.emit(_go(body, "reject" if transition is None else transition.state))
+    return statements
 
 
-def _select(body: Body, node: tree.Transition, selected: list[tree.ExpressionNode], state: ir.ParserState) -> None:
-    """keys and cases of a state; values that are structs or tuples give a key for each of their fields."""
+def _go(body: Body, name: str) -> ir.Statement:
+    """On to a state, or out of the parser."""
+    if name == "accept":
+        return ir.Return()
+    return _reject(body, "NoError") if name == "reject" else ir.GoTo(name)
+
+
+def _reject(body: Body, error: str) -> ir.Statement:
+    return ir.CallExtern("parser.reject", None, [body.error(error)])
+
+
+def _select(body: Body, transition: tree.Transition, selected: list[tree.ExpressionNode]) -> None:
+    """Goes on by the first case that holds the keys; values that are structs give a key for each of their fields."""
     values = lower_expressions.values(body, selected)
     widths = [len(leaves(value)) for value in values]
-    state.keys = [leaf for value in values for leaf in leaves(value)]
-    for case in node.cases:
-        sets = _case(body, case, state.keys, widths)
-        if _never(state.keys, sets):
+    keys = [leaf for value in values for leaf in leaves(value)]
+    keys = [key if isinstance(key, ir.ReadVariable) else body.keep(key) for key in keys]
+    for case in transition.cases:
+        sets = _case(body, case, keys, widths)
+        conditions = [holds(key_set, keys[at:]) for at, key_set in enumerate(sets)]
+        known = [fold.number(condition) for condition in conditions]
+        if 0 in known:
             continue
-        if all(isinstance(key_set, ir.Anything) for key_set in sets) or _always(state.keys, sets):
-            state.next = case.state
-            break
-        state.cases.append(ir.Case(sets, case.state))
-    else:
-        state.cases.append(ir.Case([ir.Anything() for _ in state.keys], NO_MATCH))
-    if not state.cases:
-        state.keys = []
-    else:
-        state.cases = _finished(state)
-        state.next = "reject"
+        if None not in known:
+            body.emit(_go(body, case.state))
+            return
+        condition = fold.all_of([condition for condition in conditions if fold.number(condition) is None])
+        body.emit(ir.If([(condition, [_go(body, case.state)])], []))
+    body.emit(_reject(body, "NoMatch"))
 
 
-NO_MATCH = ""
-
-
-def _finished(state: ir.ParserState) -> list[ir.Case]:
-    """The cases, with the one that takes all the rest last, if there is one."""
-    if state.cases[-1].next == NO_MATCH:
-        return state.cases[:-1]
-    return [*state.cases, ir.Case([ir.Anything() for _ in state.keys], state.next)]
-
-
-def _never(keys: list[ir.Expression], sets: list[ir.KeySet]) -> bool:
-    """Whether a case can't match, now that its key is known."""
-    return any(holds(key_set, key) is False for key_set, key in zip(sets, keys, strict=True))
-
-
-def _always(keys: list[ir.Expression], sets: list[ir.KeySet]) -> bool:
-    return all(holds(key_set, key) is True for key_set, key in zip(sets, keys, strict=True))
-
-
-def _case(body: Body, node: tree.SelectCase, keys: list[ir.Expression], widths: list[int]) -> list[ir.KeySet]:
+def _case(body: Body, node: tree.SelectCase, keys: list[ir.Expression], widths: list[int]) -> list[KeySet]:
     """A set for each key. widths: how many keys each selected expression has become."""
     if len(node.keys) == 1 and len(widths) != 1:
         single = node.keys[0]
         if isinstance(single, tree.Default):
-            return [ir.Anything() for _ in keys]
+            return [Anything() for _ in keys]
         value_set = value_set_of(body, single)
         if value_set is not None:
-            return [ir.InValueSet(value_set), *(ir.Anything() for _ in keys[1:])]
-    sets: list[ir.KeySet] = []
+            return [value_set, *(Anything() for _ in keys[1:])]
+    sets: list[KeySet] = []
     for key, width in zip(node.keys, widths, strict=True):
         sets += key_sets(body, key, keys[len(sets) : len(sets) + width])
     return sets
@@ -132,7 +155,7 @@ def leaves(value: ir.Expression) -> list[ir.Expression]:
     """The value itself, or the fields of a struct, and those of structs within."""
     if not isinstance(value.type, ir.Record):
         return [value]
-    parts = value.items if isinstance(value, ir.Build) else fold.fields_of(value)
+    parts = parts_of(value)
     return [leaf for part in parts for leaf in leaves(part)]
 
 
@@ -144,23 +167,23 @@ def value_set_of(body: Body, node: tree.ExpressionNode) -> ir.ValueSet | None:
     return binding if isinstance(binding, ir.ValueSet) else None
 
 
-def key_sets(body: Body, node: tree.ExpressionNode, keys: list[ir.Expression]) -> list[ir.KeySet]:
+def key_sets(body: Body, node: tree.ExpressionNode, keys: list[ir.Expression]) -> list[KeySet]:
     """A set for each of the keys that one set in the program is matched with. Raises P4Error."""
     if isinstance(node, tree.Default):
-        return [ir.Anything() for _ in keys]
+        return [Anything() for _ in keys]
     value_set = value_set_of(body, node)
     if value_set is not None:
-        return [ir.InValueSet(value_set), *(ir.Anything() for _ in keys[1:])]
+        return [value_set, *(Anything() for _ in keys[1:])]
     if len(keys) == 1 and not (isinstance(node, tree.ListExpression) and len(node.items) == 1):
         return [_key_set(body, node, keys[0].type)]
     if not isinstance(node, tree.ListExpression):
         values = leaves(lower_expressions.expression(body, node))
-        return [ir.Exactly(fold.coerce(body, v, k.type, node.position)) for v, k in zip(values, keys, strict=True)]
+        return [Exactly(fold.coerce(body, v, k.type, node.position)) for v, k in zip(values, keys, strict=True)]
     return _of_list(body, node, keys)
 
 
-def _of_list(body: Body, node: tree.ListExpression, keys: list[ir.Expression]) -> list[ir.KeySet]:
-    sets: list[ir.KeySet] = []
+def _of_list(body: Body, node: tree.ListExpression, keys: list[ir.Expression]) -> list[KeySet]:
+    sets: list[KeySet] = []
     for number, item in enumerate(node.items):
         if isinstance(item, tree.ListExpression):
             width = count(item)
@@ -176,7 +199,7 @@ def count(node: tree.ExpressionNode) -> int:
     return sum(map(count, node.items)) if isinstance(node, tree.ListExpression) else 1
 
 
-def _key_set(body: Body, node: tree.ExpressionNode, kind: ir.Type) -> ir.KeySet:
+def _key_set(body: Body, node: tree.ExpressionNode, kind: ir.Type) -> KeySet:
     match node:
         case tree.Mask():
             return _set_of_two(body, node, node.value, node.mask, kind)
@@ -184,31 +207,28 @@ def _key_set(body: Body, node: tree.ExpressionNode, kind: ir.Type) -> ir.KeySet:
             return _set_of_two(body, node, node.low, node.high, kind)
         case tree.ListExpression() if len(node.items) == 1:
             return _key_set(body, node.items[0], kind)
-    return ir.Exactly(lower_expressions.expression(body, node, kind))
+    return Exactly(lower_expressions.expression(body, node, kind))
 
 
 def _set_of_two(
     body: Body, node: tree.Mask | tree.Range, left: tree.ExpressionNode, right: tree.ExpressionNode, kind: ir.Type
-) -> ir.KeySet:
+) -> KeySet:
     first, second = lower_expressions.values(body, [left, right], kind)
-    return ir.Masked(first, second) if isinstance(node, tree.Mask) else ir.Between(first, second)
+    return Masked(first, second) if isinstance(node, tree.Mask) else Between(first, second)
 
 
-def holds(key_set: ir.KeySet, key: ir.Expression) -> bool | None:
-    """Whether a set holds a key, where both are known."""
-    if isinstance(key_set, ir.Anything):
-        return True
-    value = fold.number(key)
-    if value is None:
-        return None
+def holds(key_set: KeySet, keys: Sequence[ir.Expression]) -> ir.Expression:
+    """Whether the set holds the first of the keys; a value set: as many as it has types."""
+    key = keys[0]
     match key_set:
-        case ir.Exactly():
-            other = fold.number(key_set.value)
-            return None if other is None else value == other
-        case ir.Masked():
-            other, mask = fold.number(key_set.value), fold.number(key_set.mask)
-            return None if other is None or mask is None else value & mask == other & mask
-        case ir.Between():
-            low, high = fold.number(key_set.low), fold.number(key_set.high)
-            return None if low is None or high is None else low <= value <= high
-    return None
+        case Exactly(value):
+            return fold.binary("==", BOOL, key, value)
+        case Masked(value, mask):
+            left, right = (fold.binary("&", key.type, operand, mask) for operand in (key, value))
+            return fold.binary("==", BOOL, left, right)
+        case Between(low, high):
+            above, below = fold.binary("<=", BOOL, low, key), fold.binary("<=", BOOL, key, high)
+            return fold.binary("&&", BOOL, above, below)
+        case ir.ValueSet():
+            return ir.InValueSet(BOOL, key_set, list(keys[: len(key_set.types)]))
+    return fold.boolean(True)

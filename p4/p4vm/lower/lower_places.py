@@ -7,34 +7,33 @@ from dataclasses import dataclass
 
 from p4vm.ir import ir_nodes as ir
 from p4vm.ir.reach import Path, RoutineEffects, any_overlap, is_plain, is_whole, overlap, path_of
-from p4vm.lower import lower_expressions
+from p4vm.lower import fold, lower_expressions
 from p4vm.lower.body import Body
+from p4vm.lower.kinds import BIT32
 from p4vm.source import P4Error, Position
 from p4vm.tree import tree_nodes as tree
 
 
 def assign(body: Body, target: ir.Expression, value: ir.Expression) -> None:
     """target = value. A Build is made not to read what it is built into; a union's other members become invalid."""
+    if isinstance(target, ir.BitSlice):
+        assign(body, target.base, fold.with_bits(target.base, value, ir.Const(BIT32, target.low)))
+        return
     path = path_of(target)
     if isinstance(value, ir.Build) and path is not None:
         value = body.unchanged(value, {path})
     if isinstance(value, ir.ReadVariable) and path == (value.variable, ()):
         return
     body.emit(ir.Assign(target, value))
-    others_invalid(body, target, value)
+    others_invalid(body, target)
 
 
-def others_invalid(body: Body, target: ir.Expression, value: ir.Expression | None = None) -> None:
-    """After a member of a union was written whole, valid or not: no other member is valid."""
-    if not (isinstance(target, ir.FieldOf) and isinstance(target.base.type, ir.Record)):
-        return
-    if target.base.type.kind != "union":
-        return
-    valid, invalid = ir.SetValid(target, True), ir.SetValid(target, False)
-    if isinstance(value, ir.Build | ir.Invalid):
-        body.emit(valid if isinstance(value, ir.Build) else invalid)
-    else:
-        body.emit(ir.If(ir.Valid(ir.Bool(), target), [valid], [invalid]))
+def others_invalid(body: Body, target: ir.Expression) -> None:
+    """Where the target is a member of a union: no other member is valid."""
+    if isinstance(target, ir.FieldOf) and isinstance(target.base.type, ir.Record) and target.base.type.kind == "union":
+        for name, kind in target.base.type.fields:
+            if name != target.field:
+                body.emit(ir.SetValid(ir.FieldOf(kind, target.base, name), False))
 
 
 @dataclass(slots=True)

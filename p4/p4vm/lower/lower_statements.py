@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from p4vm.ir import ir_nodes as ir
 from p4vm.lower import fold, lower_expressions, lower_places
-from p4vm.lower.body import Body, StatementHandler
+from p4vm.lower.body import ENDS, Body, StatementHandler
 from p4vm.lower.kinds import BIT32, BOOL, INT
 from p4vm.source import P4Error
 from p4vm.tree import tree_nodes as tree
@@ -84,7 +84,6 @@ def _assign_moving_slice(
     width = lower_expressions.literal(body, target.width, "the width of a slice")
     low = body.keep(low)
     part = ir.Bits(width)
-    raw = ir.Bits(kind.width)
     with body.into([]) as later:
         if node.operator:
             old = fold.cut(fold.binary(">>", kind, base, low), width - 1, 0)
@@ -95,10 +94,7 @@ def _assign_moving_slice(
             value = lower_expressions.expression(body, node.value, part)
     base = body.frozen(base, body.world.reach.statements(later).writes)
     body.out.extend(later)
-    ones = fold.binary("<<", raw, ir.Const(raw, fold.wrapped((1 << width) - 1, raw)), low)
-    unchanged = fold.binary("&", raw, fold.cast(raw, base), fold.unary("~", raw, ones))
-    moved = fold.binary("<<", raw, fold.cast(raw, value), low)
-    lower_places.assign(body, base, fold.cast(kind, fold.binary("|", raw, unchanged, moved)))
+    lower_places.assign(body, base, fold.with_bits(base, fold.coerce(body, value, part, node.position), low))
 
 
 def _if(body: Body, node: tree.IfStatement) -> None:
@@ -112,8 +108,10 @@ def _if(body: Body, node: tree.IfStatement) -> None:
     yes, no = body.block(node.yes), body.block(node.no)
     if not yes and no:
         condition, yes, no = fold.unary("!", BOOL, condition), no, []
-    if yes:
-        body.emit(ir.If(condition, yes, no))
+    if len(no) == 1 and isinstance(no[0], ir.If):
+        body.emit(ir.If([(condition, yes), *no[0].cases], no[0].otherwise))
+    elif yes:
+        body.emit(ir.If([(condition, yes)], no))
 
 
 def _return(body: Body, node: tree.ReturnStatement) -> None:
@@ -208,9 +206,25 @@ def _emit_switch(body: Body, value: ir.Expression, cases: Cases, default: tree.B
     if default is None or not otherwise:
         lowered = [(labels, inner) for labels, inner in lowered if inner]
     if lowered:
-        body.emit(ir.Branches(value, lowered, otherwise))
+        body.emit(_choice(body, value, lowered, otherwise))
     else:
         body.out.extend(otherwise)
+
+
+def _choice(
+    body: Body,
+    value: ir.Expression,
+    cases: list[tuple[list[int], list[ir.Statement]]],
+    otherwise: list[ir.Statement],
+) -> ir.If:
+    """The statements of the case that has the value among its labels."""
+    subject = value if isinstance(value, ir.ReadVariable) else body.keep(value)
+
+    def condition(labels: list[int]) -> ir.Expression:
+        tests = [ir.Binary(BOOL, "==", subject, ir.Const(subject.type, label)) for label in labels]
+        return fold.all_of(tests, "||")
+
+    return ir.If([(condition(labels), inner) for labels, inner in cases], otherwise)
 
 
 # ---- loops: all become a loop for ever that a condition leaves
@@ -225,14 +239,29 @@ def _for(body: Body, node: tree.ForStatement) -> None:
         if known == 0:
             pass
         elif known is None:
-            body.emit(ir.If(fold.unary("!", BOOL, condition), [ir.Break()], []))
+            body.emit(ir.If([(fold.unary("!", BOOL, condition), [ir.Break()])], []))
     if known == 0:
         body.out.extend(inside)
         return
-    inside.extend(body.block(node.body))
-    with body.into([]) as step:
-        body.statements(node.step)
-    body.emit(ir.Loop(inside, step))
+    _loop(body, inside, node.body, lambda: body.statements(node.step))
+
+
+def _loop(body: Body, head: list[ir.Statement], node: tree.StatementNode, step: Callable[[], None]) -> None:
+    """A loop whose turns begin with `head`; the step follows the loop's body, and comes before each `continue`."""
+    with body.into([]) as inside:
+        body.emit(ir.CallExtern("loop.turn", None, []))
+        body.out.extend(head)
+        body.steps.append(step)
+        body.statements([node])
+        body.steps.pop()
+        if not isinstance(inside[-1], ENDS):
+            step()
+    body.emit(ir.Loop(inside))
+
+
+def _continue(body: Body, _: tree.ContinueStatement) -> None:
+    body.steps[-1]()
+    body.emit(ir.Continue())
 
 
 def _for_in(body: Body, node: tree.ForInStatement) -> None:
@@ -315,7 +344,7 @@ def _over_list(body: Body, node: tree.ForInStatement, items: list[tree.Expressio
         cases: list[tuple[list[int], list[ir.Statement]]] = [
             ([number], [ir.Assign(variable, value)]) for number, value in enumerate(values)
         ]
-        body.emit(ir.Branches(counter, cases, []))
+        body.emit(_choice(body, counter, cases, []))
     _turns(body, node, counter, ir.Const(BIT32, 0), ir.Const(BIT32, len(items) - 1), first)
 
 
@@ -330,9 +359,12 @@ def _turns(
     """counter from low to last; `first` begins each iteration."""
     body.emit(ir.Assign(counter, low))
     over = ir.Binary(BOOL, ">", counter, last)
-    inside = [ir.If(over, [ir.Break()], []), *first, *body.block(node.body)]
-    next_value = ir.Binary(counter.type, "+", counter, ir.Const(counter.type, 1))
-    body.emit(ir.Loop(inside, [ir.Assign(counter, next_value)]))
+    head: list[ir.Statement] = [ir.If([(over, [ir.Break()])], []), *first]
+
+    def step() -> None:
+        body.emit(ir.Assign(counter, ir.Binary(counter.type, "+", counter, ir.Const(counter.type, 1))))
+
+    _loop(body, head, node.body, step)
 
 
 HANDLERS: dict[type, StatementHandler] = {
@@ -347,6 +379,6 @@ HANDLERS: dict[type, StatementHandler] = {
     tree.ReturnStatement: _return,
     tree.ExitStatement: lambda body, _: body.emit(ir.Exit()),
     tree.BreakStatement: lambda body, _: body.emit(ir.Break()),
-    tree.ContinueStatement: lambda body, _: body.emit(ir.Continue()),
+    tree.ContinueStatement: _continue,
     tree.EmptyStatement: lambda *_: None,
 }

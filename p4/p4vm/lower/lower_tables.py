@@ -254,9 +254,9 @@ def _entry_key(body: Body, node: tree.ExpressionNode, key: ir.Key) -> tuple[int,
     ones = (1 << width) - 1
     (key_set,) = lower_parsers.key_sets(body, node, [key.expression])
     match key_set:
-        case ir.Anything():
+        case lower_parsers.Anything():
             return _anything(node, key, ones)
-        case ir.Exactly():
+        case lower_parsers.Exactly():
             value = _known(key_set.value, node)
             match key.match:
                 case "exact":
@@ -266,12 +266,12 @@ def _entry_key(body: Body, node: tree.ExpressionNode, key: ir.Key) -> tuple[int,
                 case "range":
                     return value, value
             return value, ones
-        case ir.Masked() if key.match in ("lpm", "ternary", "optional"):
+        case lower_parsers.Masked() if key.match in ("lpm", "ternary", "optional"):
             value, mask = _known(key_set.value, node), _known(key_set.mask, node) & ones
             if key.match == "optional" and mask not in (0, ones):
                 raise P4Error("an optional key matches one value or `_`, no mask", node.position)
             return value & mask, (_prefix(mask, width, node.position) if key.match == "lpm" else mask)
-        case ir.Between() if key.match == "range":
+        case lower_parsers.Between() if key.match == "range":
             return _known(key_set.low, node), _known(key_set.high, node)
     raise P4Error(f"a {key.match} key doesn't take this kind of set", node.position)
 

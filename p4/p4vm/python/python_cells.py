@@ -13,32 +13,29 @@ SPARSE = 1 << 20
 """Registers with more cells keep only those that were written."""
 
 
+class SparseCells(dict[int, int]):
+    """Cells of which most were never written. initial: what those hold."""
+
+    def __init__(self, initial: int) -> None:
+        super().__init__()
+        self.initial = initial
+
+    def __missing__(self, index: int) -> int:
+        return self.initial
+
+
 class RegisterCells:
     """An array of numbers."""
 
-    def __init__(self, instance: ir.ExternInstance, shared: SharedState) -> None:
+    def __init__(self, instance: ir.ExternInstance) -> None:
         self.kind = instance.cell
         self.initial = instance.initial
         self.size = instance.cells
-        self.shared = shared
-        self.cells: dict[int, int] | list[int] = {}
+        self.cells: SparseCells | list[int] = []
         self.reset()
 
     def reset(self) -> None:
-        self.cells = {} if self.size > SPARSE else [self.initial] * self.size
-
-    def read(self, index: int) -> int:
-        if 0 <= index < self.size:
-            cells = self.cells
-            return cells[index] if isinstance(cells, list) else cells.get(index, self.initial)
-        self.shared.count("register_out_of_range")
-        return 0
-
-    def write(self, index: int, value: int) -> None:
-        if 0 <= index < self.size:
-            self.cells[index] = value
-        else:
-            self.shared.count("register_out_of_range")
+        self.cells = SparseCells(self.initial) if self.size > SPARSE else [self.initial] * self.size
 
 
 class Tally:

@@ -94,7 +94,7 @@ class PythonEngine:
         name = instance.name
         match instance.kind:
             case "register":
-                self.registers[name] = register = RegisterCells(instance, self.shared)
+                self.registers[name] = register = RegisterCells(instance)
                 return register
             case "counter":
                 self.tallies[name] = counter = Counter(instance, self.shared)
@@ -176,12 +176,12 @@ class PythonEngine:
 
     def register_read(self, name: str, index: int) -> int:
         register = self.registers[name]
-        return int(register.read(index)) if 0 <= index < register.size else 0
+        return int(register.cells[index]) if 0 <= index < register.size else 0
 
     def register_write(self, name: str, index: int, value: int) -> None:
         register = self.registers[name]
         if 0 <= index < register.size:
-            register.write(index, fitting(value, register.kind))
+            register.cells[index] = fitting(value, register.kind)
 
     def register_reset(self, name: str) -> None:
         self.registers[name].reset()
@@ -199,14 +199,14 @@ class PythonEngine:
         self.meters[name].set_rates(index, rates)
 
     def take_digests(self) -> list[Digest]:
-        taken = list(self.shared.digests)
+        records = list(self.shared.digests)
         self.shared.digests.clear()
-        return taken
+        return records
 
     def take_log(self) -> list[str]:
-        taken = list(self.shared.log)
+        records = list(self.shared.log)
         self.shared.log.clear()
-        return taken
+        return records
 
     def reset(self) -> None:
         """State as at the start; entries, groups, sessions and rates stay."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Iterable
 
 from p4vm.algorithms import HASHES
 from p4vm.ir import ir_nodes as ir
@@ -13,17 +14,13 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-RUNTIME = words(
-    "EMPTY Header HeaderStack Reject Struct clamp joined quotient remainder shift_left shift_right stack_of within wrap"
-)
+RUNTIME = words("EMPTY Header HeaderStack Reject Struct joined quotient remainder shift_left shift_right wrap")
 """What generated code uses of `runtime`."""
 
-SLOTS_TAKEN = words(
-    "FIELDS VARBITS WHOLE WIDTH WIRE assign bits build copy pack pieces reset same take unpack valid values"
-)
+SLOTS_RESERVED = words("FIELDS VARBITS WHOLE_BYTES WIDTH WIRE assign bits copy pack reset same take unpack valid")
 """What records have besides their fields."""
 
-VARIABLES_TAKEN = words("False None True entry exited here int item len packet rejected self state value")
+VARIABLES_RESERVED = words("False None True exited here int item len outcome packet rejected self state value")
 """What routines use besides P4's variables."""
 
 
@@ -41,37 +38,36 @@ def docstring(text: str) -> str:
 
 
 class PythonNames:
-    """Distinct names for things that may be called alike. Things are known by identity."""
+    """Distinct names for things that may be called alike. reserved: names that are in use."""
 
-    def __init__(self, taken: set[str] | None = None) -> None:
-        self.taken = set(taken or ())
-        self.given: dict[int, str] = {}
-        self.kept: list[object] = []
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        self.reserved = set(reserved)
+        self.names: dict[object, str] = {}
 
-    def fresh(self, wish: str) -> str:
-        """wish; where it is taken, with a number."""
-        unique_name = wish = identifier(wish)
+    def fresh(self, name: str) -> str:
+        """The name; where it is reserved, with a number."""
+        unique_name = name = identifier(name)
         number = 2
-        while unique_name in self.taken:
-            unique_name = f"{wish}_{number}"
+        while unique_name in self.reserved:
+            unique_name = f"{name}_{number}"
             number += 1
-        self.taken.add(unique_name)
+        self.reserved.add(unique_name)
         return unique_name
 
-    def of(self, thing: object, wish: str) -> str:
-        """The name that this thing has, or now gets."""
-        if id(thing) not in self.given:
-            self.given[id(thing)] = self.fresh(wish)
-            self.kept.append(thing)
-        return self.given[id(thing)]
+    def of(self, entity: object, name: str) -> str:
+        """The name that this entity has, or now gets."""
+        if entity not in self.names:
+            self.names[entity] = self.fresh(name)
+        return self.names[entity]
 
 
 class ProgramNames:
     """Names of what is global in a program's module: classes, routines, tables, instances."""
 
     def __init__(self) -> None:
-        self.globals = PythonNames({*RUNTIME, *HASHES, *VARIABLES_TAKEN, "Wire"})
+        self.globals = PythonNames({*RUNTIME, *HASHES, *VARIABLES_RESERVED, "Wire"})
         self.records: dict[str, str] = {}
+        self.slots: dict[str, dict[str, str]] = {}
 
     def record(self, kind: ir.Record) -> str:
         """Class of a record: equal names are equal types."""
@@ -79,11 +75,16 @@ class ProgramNames:
             self.records[kind.name] = self.globals.fresh(kind.name)
         return self.records[kind.name]
 
-    def of(self, thing: ir.Routine | ir.Table | ir.ExternInstance | ir.ValueSet) -> str:
-        return self.globals.of(thing, thing.name)
+    def slot(self, kind: ir.Record, field: str) -> str:
+        if kind.name not in self.slots:
+            self.slots[kind.name] = fields_of(kind)
+        return self.slots[kind.name][field]
+
+    def of(self, entity: ir.Routine | ir.Table | ir.ExternInstance | ir.ValueSet) -> str:
+        return self.globals.of(entity, entity.name)
 
 
 def fields_of(kind: ir.Record) -> dict[str, str]:
     """P4 name of each field -> slot."""
-    names = PythonNames(set(SLOTS_TAKEN))
+    names = PythonNames(SLOTS_RESERVED)
     return {name: names.fresh(name) for name, _ in kind.fields}

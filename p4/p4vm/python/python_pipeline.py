@@ -102,7 +102,7 @@ from p4vm.python.python_names import fields_of
 from p4vm.python.records import is_scalar
 from p4vm.python.runtime import Dropped, PacketBits, Reject, SharedState
 
-Sent = list[tuple[int, bytes]]
+Outputs = list[tuple[int, bytes]]
 State = dict[str, Any]
 """Name of a record -> the record."""
 
@@ -235,18 +235,18 @@ class Pipeline:
             number: [FieldPath(program.state[self.listed], path) for path in paths]
             for number, paths in program.field_lists.items()
         }
-        self.sent: Sent = []
+        self.outputs: Outputs = []
 
-    def process(self, port: int, data: bytes, now_us: int) -> Sent:
+    def process(self, port: int, data: bytes, now_us: int) -> Outputs:
         """All that this packet causes."""
         shared = self.shared
         shared.counters.received += 1
         shared.turns = self.runs = self.caused = 0
-        sent: Sent = []
-        self.sent = sent
+        outputs: Outputs = []
+        self.outputs = outputs
         if len(data) > PACKET_BYTES_MAX:
             self.oversize()
-            return sent
+            return outputs
         packet = PacketBits(shared, bytes(data), now_us, 0)
         self.waiting.append(Burst(packet, self.zeros(), PacketPath.NORMAL, port))
         while self.bursts or self.waiting:
@@ -255,8 +255,8 @@ class Pipeline:
             else:
                 burst = self.waiting.popleft()
                 self.run(self.ingress, burst.packet, burst.state, burst.path, burst.port)
-        shared.counters.transmitted += len(sent)
-        return sent
+        shared.counters.transmitted += len(outputs)
+        return outputs
 
     # ---- bounds
 
@@ -377,13 +377,13 @@ class Pipeline:
                 self.bursts.append(Burst(onward, remainder, PacketPath.UNICAST, step.field.get(state)))
                 return True
             case Move.RECIRCULATE:
-                request, data = packet.recirculate, packet.made
+                request, data = packet.recirculate, packet.deparsed
                 return self.again(step, packet, state, port, PacketPath.RECIRCULATE, request, data)
             case Move.SEND:
-                assert packet.made is not None
-                data = packet.made if packet.keep is None else packet.made[: packet.keep]
+                assert packet.deparsed is not None
+                data = packet.deparsed if packet.keep is None else packet.deparsed[: packet.keep]
                 if self.fits(len(data)):
-                    self.sent.append((port, data))
+                    self.outputs.append((port, data))
                 return True
         return False
 

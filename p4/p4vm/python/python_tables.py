@@ -74,7 +74,7 @@ class Matcher:
     def set_rows(self, rows: Sequence[KeyParts]) -> None:
         self.rows = [(*self.masked(parts), self.ranges(parts), at) for at, parts in enumerate(rows)]
 
-    def whole(self, keys: tuple[int, ...]) -> int:
+    def joined_keys(self, keys: tuple[int, ...]) -> int:
         number = 0
         for width, key in zip(self.widths, keys, strict=True):
             number = number << width | key
@@ -82,9 +82,9 @@ class Matcher:
 
     def find(self, keys: tuple[int, ...]) -> int:
         """The row's number, -1 if there is none."""
-        whole = self.whole(keys)
+        number = self.joined_keys(keys)
         for value, mask, ranges, at in self.rows:
-            if whole & mask == value and all(low <= keys[key] <= high for key, low, high in ranges):
+            if number & mask == value and all(low <= keys[key] <= high for key, low, high in ranges):
                 return at
         return -1
 
@@ -136,7 +136,7 @@ class PythonTable:
         self.outcomes: dict[int, Outcome] = {}
         self.outcomes_version = 0
         self.entries: list[TableEntry] = []
-        self.found: list[Outcome | None] = []
+        self.outcomes_of_entries: list[Outcome | None] = []
         self.matching = [at for at, key in enumerate(table.keys) if key.match != "selector"]
         self.hashes = HASHES
         self.selecting = [at for at, key in enumerate(table.keys) if key.match == "selector"]
@@ -175,7 +175,7 @@ class PythonTable:
         else:
             order.sort(key=lambda at: -self.prefix(rows[at]))
         self.entries = [entries[at] for at in order]
-        self.found = [
+        self.outcomes_of_entries = [
             self.outcome(True, entry.action) if isinstance(entry.action, ActionCall) else None for entry in self.entries
         ]
         self.default = self.outcome(False, default)
@@ -213,12 +213,12 @@ class PythonTable:
             for at, keys in enumerate(split):
                 self.exact.setdefault(keys, at)
 
-    def split(self, whole: int) -> tuple[int, ...]:
+    def split(self, number: int) -> tuple[int, ...]:
         """The keys that one number holds."""
         keys = []
         for width in reversed(self.matcher.widths):
-            keys.append(whole & (1 << width) - 1)
-            whole >>= width
+            keys.append(number & (1 << width) - 1)
+            number >>= width
         return tuple(reversed(keys))
 
     def find(self, keys: tuple[int, ...]) -> int:
@@ -227,10 +227,10 @@ class PythonTable:
             return self.exact.get(keys, -1)
         if self.prioritised:
             return self.matcher.find(keys)
-        whole = self.matcher.whole(keys)
+        number = self.matcher.joined_keys(keys)
         best = -1
         for mask, rows in self.prefixes:
-            at = rows.get(whole & mask, -1)
+            at = rows.get(number & mask, -1)
             if at >= 0 and (best < 0 or at < best):
                 best = at
         return best
@@ -246,7 +246,7 @@ class PythonTable:
         at = self.find(keys)
         if at < 0:
             return self.missed()
-        outcome = self.found[at]
+        outcome = self.outcomes_of_entries[at]
         if outcome is None:
             outcome = self.member(self.entries[at].action, selectors)
             if outcome is None:

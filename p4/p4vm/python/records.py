@@ -25,11 +25,6 @@ def zero(kind: ir.Type, names: ProgramNames) -> str:
     return "EMPTY" if isinstance(kind, ir.Varbits) else "0"
 
 
-def piece(kind: ir.Type, value: str) -> str:
-    """(width, number) of a scalar, as an expression."""
-    return value if isinstance(kind, ir.Varbits) else f"({width_of(kind)}, {value})"
-
-
 def letter(kind: ir.Type) -> str:
     """What `runtime.Struct.FIELDS` calls a type: u i v (varbit) r (record or stack)."""
     if isinstance(kind, ir.Record | ir.Array):
@@ -65,7 +60,7 @@ class RecordWriter:
         self.fields = [(self.slots[name], field) for name, field in kind.fields]
         self.header = kind.kind == "header"
         self.scalars = [(slot, field) for slot, field in self.fields if is_scalar(field)]
-        self.others = [(slot, field) for slot, field in self.fields if not is_scalar(field)]
+        self.composites = [(slot, field) for slot, field in self.fields if not is_scalar(field)]
 
     def lines(self) -> list[str]:
         varbits = sum(field.width for _, field in self.fields if isinstance(field, ir.Varbits))
@@ -76,7 +71,7 @@ class RecordWriter:
         source += [f"        {(slot, letter(field), width_of(field))!r}," for slot, field in self.fields]
         source += [
             "    )",
-            f"    WIDTH, VARBITS, WHOLE = {width_of(self.kind)}, {varbits}, {whole_of(self.kind)}",
+            f"    WIDTH, VARBITS, WHOLE_BYTES = {width_of(self.kind)}, {varbits}, {whole_of(self.kind)}",
         ]
         methods = [self.creation(), self.clearing(), self.assignment()]
         if whole_of(self.kind):
@@ -94,25 +89,25 @@ class RecordWriter:
         return body
 
     def creation(self) -> list[str]:
-        inner = [f"    self.{slot} = {zero(field, self.names)}" for slot, field in self.others]
+        inner = [f"    self.{slot} = {zero(field, self.names)}" for slot, field in self.composites]
         return ["def __init__(self):", *(self.cleared() + inner or ["    pass"])]
 
     def clearing(self) -> list[str]:
-        inner = [f"    self.{slot}.reset()" for slot, _ in self.others]
+        inner = [f"    self.{slot}.reset()" for slot, _ in self.composites]
         return ["def reset(self):", *(self.cleared() + inner or ["    pass"])]
 
     def assignment(self) -> list[str]:
         body = ["def assign(self, other):"]
         body += ["    self.valid = other.valid"] if self.header else []
         body += [f"    self.{slot} = other.{slot}" for slot, _ in self.scalars]
-        body += [f"    self.{slot}.assign(other.{slot})" for slot, _ in self.others]
+        body += [f"    self.{slot}.assign(other.{slot})" for slot, _ in self.composites]
         return [*body, "    return self"]
 
     def whole_bytes(self) -> list[str]:
         """unpack, pack: by struct, in pieces of whole bytes."""
         pieces = list(self.whole_pieces())
         codes = "".join(code for code, _ in pieces)
-        targets = [f"p{at}" if self.split(each) else f"self.{each[1][0][0]}" for at, each in enumerate(pieces)]
+        targets = [f"p{at}" if self.split(piece) else f"self.{piece[1][0][0]}" for at, piece in enumerate(pieces)]
         unpack = ["def unpack(self, data, at):", "    self.valid = True", "    ("]
         unpack += [f"        {target}," for target in targets]
         unpack += ["    ) = self.WIRE.unpack_from(data, at)"]
@@ -140,7 +135,13 @@ class RecordWriter:
                 else f"({joined})"
             )
         body = [f'WIRE = Wire(">{codes}")', "", *unpack, ""]
-        return [*body, "def pack(self):", "    return self.WIRE.pack(", *(f"        {each}," for each in pack), "    )"]
+        return [
+            *body,
+            "def pack(self):",
+            "    return self.WIRE.pack(",
+            *(f"        {value}," for value in pack),
+            "    )",
+        ]
 
     @staticmethod
     def split(piece: tuple[str, list[tuple[str, ir.Type]]]) -> bool:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from p4vm.ir import ir_nodes as ir
-from p4vm.ir.walk import ending, run_in_parser, shared_variables, with_tables
+from p4vm.ir.walk import ending, shared_variables
 from p4vm.lines import marked
 from p4vm.python.python_names import ProgramNames, PythonNames, docstring, identifier
-from p4vm.python.python_statements import StatementWriter
+from p4vm.python.python_writer import PythonWriter
 from p4vm.python.records import RecordWriter, in_order, is_scalar, zero
 
 
@@ -27,7 +27,6 @@ class RoutineLayout:
             self.names.of(routine)
         self.exits = ending(program, lambda node: isinstance(node, ir.Exit))
         self.shared = shared_variables(program)
-        self.rejecting = run_in_parser(program)
 
     def takes_frame(self, routine: ir.Routine) -> bool:
         return routine.owner is not None and routine.owner in self.shared
@@ -48,39 +47,26 @@ class RoutineWriter:
     def __init__(self, layout: RoutineLayout, routine: ir.Routine) -> None:
         self.layout = layout
         self.routine = routine
-        self.names = PythonNames(layout.names.globals.taken)
+        names = PythonNames(layout.names.globals.reserved)
         self.shared = layout.shared.get(routine, [])
-        self.frame_slots = {id(variable): name for variable, name in frame_slots(self.shared)}
-        self.writer = StatementWriter(layout, routine, self.names, self.returned)
-        self.places = self.writer.expression.places
-        self.locals = {id(p.variable): self.names.of(p.variable, p.variable.name) for p in routine.parameters}
+        self.frame_slots = dict(frame_slots(self.shared))
+        self.writer = PythonWriter(layout, routine, names)
+        self.places = self.writer.places
+        self.locals = {p.variable: names.of(p.variable, p.variable.name) for p in routine.parameters}
         for variable in routine.locals:
-            self.locals[id(variable)] = self.names.of(variable, variable.name)
-        for variable in [*(p.variable for p in routine.parameters), *routine.locals]:
-            scalar_in_frame = id(variable) in self.frame_slots and is_scalar(variable.type)
-            name = f"here.{self.frame_slots[id(variable)]}" if scalar_in_frame else self.locals[id(variable)]
-            self.places[id(variable)] = name
+            self.locals[variable] = names.of(variable, variable.name)
+        for variable, name in self.locals.items():
+            in_frame = variable in self.frame_slots and is_scalar(variable.type)
+            self.places[variable] = f"here.{self.frame_slots[variable]}" if in_frame else name
         if routine.owner is not None:
             for variable, slot in frame_slots(layout.shared.get(routine.owner, [])):
-                self.places.setdefault(id(variable), f"here.{slot}")
-
-    def returned(self, exited: bool, value: str | None) -> str:
-        """What `return` gives: exited, rejected, the function's value, scalars written for the caller."""
-        results = []
-        if self.routine in self.layout.exits:
-            results.append(str(exited))
-        if self.layout.gives_rejected(self.routine):
-            results.append("None")
-        if self.routine.returns is not None:
-            results.append(zero(self.routine.returns, self.layout.names) if value is None else value)
-        results += [self.places[id(variable)] for variable in self.layout.scalar_outs(self.routine)]
-        return results[0] if len(results) == 1 else f"({', '.join(results)})" if results else ""
+                self.places.setdefault(variable, f"here.{slot}")
 
     def lines(self) -> list[str]:
         routine = self.routine
         writer = self.writer
         parameters = ["packet", *(["here"] if self.layout.takes_frame(routine) else [])]
-        parameters += [self.locals[id(p.variable)] for p in routine.parameters]
+        parameters += [self.locals[p.variable] for p in routine.parameters]
         head = f"def {self.layout.names.of(routine)}({', '.join(parameters)}):"
         heading = [marked(head, routine.position, writer.comment), "    " + docstring(f"{routine.kind} {routine.name}")]
         self.openings()
@@ -89,11 +75,11 @@ class RoutineWriter:
             writer.statements(routine.body)
             if routine.kind == "parser":
                 self.states()
-            elif self.returned(False, None):
+            elif writer.returned(False, None):
                 writer.give_back(False)
         if guarded:
             writer.line("except Reject as rejected:")
-            outs = [self.places[id(variable)] for variable in self.layout.scalar_outs(routine)]
+            outs = [self.places[variable] for variable in self.layout.scalar_outs(routine)]
             writer.line(f"    return ({', '.join(['rejected', *outs])})")
         return heading + (writer.lines or ["    pass"])
 
@@ -104,38 +90,30 @@ class RoutineWriter:
             line(f"here = {frame_name(self.layout, self.routine)}()")
         numbers = []
         for variable in self.routine.locals:
-            if not is_scalar(variable.type):
-                line(f"{self.places[id(variable)]} = {zero(variable.type, self.layout.names)}")
-            elif isinstance(variable.type, ir.Varbits):
-                line(f"{self.places[id(variable)]} = EMPTY")
-            elif id(variable) not in self.frame_slots:
-                numbers.append(self.places[id(variable)])
+            if not is_scalar(variable.type) or isinstance(variable.type, ir.Varbits):
+                line(f"{self.places[variable]} = {zero(variable.type, self.layout.names)}")
+            elif variable not in self.frame_slots:
+                numbers.append(self.places[variable])
         for at in range(0, len(numbers), 10):
             line(f"{' = '.join(numbers[at : at + 10])} = 0")
-        parameters = {id(p.variable) for p in self.routine.parameters}
+        parameters = {p.variable for p in self.routine.parameters}
         for variable in self.shared:
-            if id(variable) in parameters or not is_scalar(variable.type):
-                line(f"here.{self.frame_slots[id(variable)]} = {self.locals[id(variable)]}")
+            if variable in parameters or not is_scalar(variable.type):
+                line(f"here.{self.frame_slots[variable]} = {self.locals[variable]}")
 
     def states(self) -> None:
         """A loop over the parser's states, each by its number."""
-        writer, routine = self.writer, self.routine
-        numbers = {name: at for at, name in enumerate(routine.states)}
-        if routine.start not in numbers:
-            writer.transition(routine.start, numbers)
-            return
-        writer.line(f"state = {numbers[routine.start]}")
+        writer, word = self.writer, "if"
+        writer.line("state = 0")
         with writer.nested("while True:"):
-            writer.line("packet.step()")
-            for name, state in routine.states.items():
-                word = "elif" if numbers[name] else "if"
-                with writer.nested(f"{word} state == {numbers[name]}:  # {identifier(name)}"):
-                    writer.statements(state.body)
-                    writer.select(state, numbers)
+            for name, statements in self.routine.states.items():
+                with writer.nested(f"{word} state == {writer.states[name]}:  # {identifier(name)}"):
+                    writer.statements(statements)
+                word = "elif"
 
 
 def frame_name(layout: RoutineLayout, control: ir.Routine) -> str:
-    return layout.names.globals.of(layout.shared[control], f"{control.name}_variables")
+    return layout.names.globals.of((control, "frame"), f"{control.name}_variables")
 
 
 def frame_slots(shared: list[ir.Variable]) -> list[tuple[ir.Variable, str]]:
@@ -164,7 +142,6 @@ def module_of(layout: RoutineLayout) -> str:
     for routine in program.routines:
         roots += [p.variable.type for p in routine.parameters] + [variable.type for variable in routine.locals]
         roots += [routine.returns] if routine.returns is not None else []
-        roots += [node.type for node in with_tables(routine) if isinstance(node, ir.Build | ir.Invalid)]
     for root in roots:
         for record in in_order(root):
             records.setdefault(record.name, record)

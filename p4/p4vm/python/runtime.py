@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from p4vm import engine
-from p4vm.algorithms import WORD, Random
+from p4vm.algorithms import Random
 from p4vm.engine import LOG_MAX, LOOP_TURNS_MAX, PACKET_BYTES_MAX, PARSER_STEPS_MAX, Counters, Digest
 
 Varbit = tuple[int, int]
@@ -56,10 +56,10 @@ class PacketBits:
         "at",
         "clone",
         "data",
+        "deparsed",
         "keep",
         "loose",
         "loose_bits",
-        "made",
         "now_us",
         "parts",
         "passes",
@@ -81,7 +81,7 @@ class PacketBits:
         self.now_us = now_us
         self.passes = passes
         self.payload = b""
-        self.made: bytes | None = None
+        self.deparsed: bytes | None = None
         self.state: dict[str, Any] = {}
         self.clone: tuple[int, int | None] | None = None
         self.resubmit: tuple[int | None] | None = None
@@ -102,8 +102,8 @@ class PacketBits:
         """The packet for its next pass: the bytes that were deparsed, or, without a deparser, the payload that goes on
         with the headers."""
         onward = self.copy()
-        if self.made is not None:
-            onward.data, onward.payload, onward.size = self.made, b"", len(self.made) * 8
+        if self.deparsed is not None:
+            onward.data, onward.payload, onward.size = self.deparsed, b"", len(self.deparsed) * 8
         return onward
 
     # ---- parser
@@ -123,7 +123,7 @@ class PacketBits:
         end = at + header.WIDTH
         if end > self.size:
             raise self.reject("PacketTooShort")
-        if header.WHOLE and not at & 7:
+        if header.WHOLE_BYTES and not at & 7:
             header.unpack(self.data, at >> 3)
         else:
             header.take(self.bits(at, end))
@@ -142,15 +142,6 @@ class PacketBits:
         header.take(self.bits(self.at, end), varbits)
         self.at = end
 
-    def extract_next(self, stack: HeaderStack, varbits: int | None = None) -> None:
-        """Reads a header into the stack's next element."""
-        header = self.next(stack)
-        if varbits is None:
-            self.extract(header)
-        else:
-            self.extract_varbits(header, varbits)
-        stack.next_index += 1
-
     def bits(self, at: int, end: int) -> int:
         """The packet's bits from `at` to `end`."""
         last = (end + 7) >> 3
@@ -168,16 +159,6 @@ class PacketBits:
             raise self.reject("PacketTooShort")
         self.at += width
 
-    def next(self, stack: HeaderStack) -> Any:
-        if stack.next_index >= stack.size:
-            raise self.reject("StackOutOfBounds")
-        return stack.items[stack.next_index]
-
-    def last(self, stack: HeaderStack) -> Any:
-        if not 0 < stack.next_index <= stack.size:
-            raise self.reject("StackOutOfBounds")
-        return stack.items[stack.next_index - 1]
-
     def parsed(self) -> None:
         """The parser has ended: the rest is payload."""
         self.payload = self.data[(self.at + 7) >> 3 :]
@@ -187,7 +168,7 @@ class PacketBits:
     def emit(self, header: Any) -> None:
         if not header.valid:
             return
-        if header.WHOLE and not self.loose_bits:
+        if header.WHOLE_BYTES and not self.loose_bits:
             self.parts.append(header.pack())
             return
         width, number = header.bits()
@@ -207,8 +188,8 @@ class PacketBits:
         if self.loose_bits:
             self.flush()
         self.parts.append(self.payload)
-        self.made = b"".join(self.parts)
-        return len(self.made) <= PACKET_BYTES_MAX
+        self.deparsed = b"".join(self.parts)
+        return len(self.deparsed) <= PACKET_BYTES_MAX
 
     # ---- externs and bounds
 
@@ -240,50 +221,36 @@ class Struct:
     """A struct, header union or header: generated classes say their fields, and how to clear and assign them.
 
     FIELDS: (slot, letter, width): u unsigned, i int<W>, v varbit, r a record or stack. WIDTH: bits on the wire without
-    varbits; VARBITS: at most so many more; WHOLE: `unpack` and `pack` exist.
+    varbits; VARBITS: at most so many more; WHOLE_BYTES: `unpack` and `pack` exist.
     """
 
     __slots__ = ()
     FIELDS: tuple[tuple[str, str, int], ...] = ()
     WIDTH = VARBITS = 0
-    WHOLE = False
+    WHOLE_BYTES = False
 
     def assign(self, other: Self) -> Self:
         raise NotImplementedError
-
-    @classmethod
-    def build(cls, *values: Any) -> Self:
-        """From its fields, in order; a header is valid then."""
-        struct = cls()
-        for (slot, _, _), value in zip(cls.FIELDS, values, strict=True):
-            setattr(struct, slot, value)
-        return struct
 
     def copy(self) -> Self:
         return type(self)().assign(self)
 
     def same(self, other: Self) -> bool:
         for slot, letter, _ in self.FIELDS:
-            mine, its = getattr(self, slot), getattr(other, slot)
-            if not (mine.same(its) if letter == "r" else mine == its):
+            left, right = getattr(self, slot), getattr(other, slot)
+            if not (left.same(right) if letter == "r" else left == right):
                 return False
         return True
 
-    def values(self) -> list[int]:
-        """All scalars, also of invalid headers."""
-        numbers: list[int] = []
-        for slot, letter, _ in self.FIELDS:
-            value = getattr(self, slot)
-            numbers += value.values() if letter == "r" else [value[1] if letter == "v" else value]
-        return numbers
-
-    def pieces(self) -> list[Varbit]:
-        """(width, number) of all scalars, none of invalid headers. Numbers may be negative."""
-        varbits: list[Varbit] = []
+    def bits(self) -> Varbit:
+        """All fields one behind the other."""
+        total = all_bits = 0
         for slot, letter, width in self.FIELDS:
             value = getattr(self, slot)
-            varbits += value.pieces() if letter == "r" else [value if letter == "v" else (width, value)]
-        return varbits
+            width, number = value if letter == "v" else value.bits() if letter == "r" else (width, value)
+            total += width
+            all_bits = all_bits << width | number & (1 << width) - 1
+        return total, all_bits
 
     def take(self, number: int, varbits: int = 0) -> None:
         """All fields from a number of WIDTH + varbits bits."""
@@ -305,31 +272,14 @@ class Header(Struct):
 
     __slots__ = ("valid",)
 
-    @classmethod
-    def build(cls, *values: Any) -> Self:
-        header = super().build(*values)
-        header.valid = True
-        return header
-
     def same(self, other: Self) -> bool:
         if not self.valid or not other.valid:
             return self.valid == other.valid
         return super().same(other)
 
-    def pieces(self) -> list[Varbit]:
-        return super().pieces() if self.valid else []
-
     def take(self, number: int, varbits: int = 0) -> None:
         self.valid = True
         super().take(number, varbits)
-
-    def bits(self) -> Varbit:
-        """The whole header."""
-        width = number = 0
-        for more, value in self.pieces():
-            width += more
-            number = number << more | value & (1 << more) - 1
-        return width, number
 
 
 class HeaderStack:
@@ -353,8 +303,8 @@ class HeaderStack:
         self.next_index = 0
 
     def assign(self, other: HeaderStack) -> None:
-        for mine, its in zip(self.items, other.items, strict=True):
-            mine.assign(its)
+        for left, right in zip(self.items, other.items, strict=True):
+            left.assign(right)
         self.next_index = other.next_index
 
     def copy(self) -> HeaderStack:
@@ -363,7 +313,7 @@ class HeaderStack:
         return copy
 
     def same(self, other: HeaderStack) -> bool:
-        return all(mine.same(its) for mine, its in zip(self.items, other.items, strict=True))
+        return all(left.same(right) for left, right in zip(self.items, other.items, strict=True))
 
     def push(self, count: int) -> None:
         """push_front; count < 0: pop_front."""
@@ -380,43 +330,20 @@ class HeaderStack:
             item.take(number & (1 << item.WIDTH) - 1)
             number >>= item.WIDTH
 
-    def values(self) -> list[int]:
-        return [value for item in self.items for value in item.values()]
-
-    def pieces(self) -> list[Varbit]:
-        return [piece for item in self.items for piece in item.pieces()]
-
-
-def stack_of(element: Any, items: list[Any]) -> HeaderStack:
-    """A stack built from copies of these."""
-    stack = HeaderStack(element, len(items))
-    for mine, its in zip(stack.items, items, strict=True):
-        mine.assign(its)
-    return stack
-
 
 def joined(pieces: Iterable[Varbit]) -> bytes:
     """(width, number) one after the other, then zeros up to a whole byte. Numbers may be negative."""
-    whole = total = 0
+    all_bits = total = 0
     for width, number in pieces:
-        whole = whole << width | number & (1 << width) - 1
+        all_bits = all_bits << width | number & (1 << width) - 1
         total += width
     over = -total & 7
-    return (whole << over).to_bytes((total + over) >> 3, "big")
-
-
-def within(number: int, base: int, limit: int) -> int:
-    """A hash's number from base on, limit of them; all of 64 bits."""
-    return (number % (limit & WORD or 1) + (base & WORD)) & WORD
+    return (all_bits << over).to_bytes((total + over) >> 3, "big")
 
 
 def wrap(number: int, half: int) -> int:
     """As int<W>, half = 2**(W-1), or 0 for W = 0."""
     return (number + half & 2 * half - 1) - half if half else 0
-
-
-def clamp(number: int, low: int, high: int) -> int:
-    return low if number < low else min(number, high)
 
 
 def shift_left(number: int, count: int, width: int) -> int:

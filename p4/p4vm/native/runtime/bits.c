@@ -52,20 +52,3 @@ void p4_bits_put_wide(uint8_t *to, uint64_t at, uint32_t width, const uint64_t *
         p4_bits_put(to, at + width, part, value[i]);
     }
 }
-
-/* ---- up to 64 bits */
-
-/* The sum of two of one sign has their sign, or has left the range towards it. */
-uint64_t p4_signed_sat_add(uint64_t a, uint64_t b, uint32_t width) {
-    if (!width) return 0;
-    uint64_t sign = 1ull << (width - 1), sum = (a + b) & p4_ones(width);
-    if ((a ^ b) & sign || !((a ^ sum) & sign)) return sum;
-    return a & sign ? sign : sign - 1;
-}
-
-uint64_t p4_signed_sat_sub(uint64_t a, uint64_t b, uint32_t width) {
-    if (!width) return 0;
-    uint64_t sign = 1ull << (width - 1), difference = (a - b) & p4_ones(width);
-    if (!((a ^ b) & sign) || !((a ^ difference) & sign)) return difference;
-    return a & sign ? sign : sign - 1;
-}

@@ -98,27 +98,12 @@ static inline uint64_t p4_mod(uint64_t a, uint64_t b) {
     return b ? a % b : 0;
 }
 
-static inline uint64_t p4_sat_add(uint64_t a, uint64_t b, uint32_t width) {
-    uint64_t sum = a + b;
-    return sum < a || sum > p4_ones(width) ? p4_ones(width) : sum;
-}
-
-static inline uint64_t p4_sat_sub(uint64_t a, uint64_t b) {
-    return a > b ? a - b : 0;
-}
-
-uint64_t p4_signed_sat_add(uint64_t a, uint64_t b, uint32_t width);
-uint64_t p4_signed_sat_sub(uint64_t a, uint64_t b, uint32_t width);
-
 /* ---- arithmetic of any width: `limbs` of each operand and of the result, which may be an operand */
 
 typedef void p4_wide_op(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_t limbs, uint32_t width);
-p4_wide_op p4_wide_add, p4_wide_sub, p4_wide_mul, p4_wide_div, p4_wide_mod, p4_wide_and, p4_wide_or, p4_wide_xor,
-    p4_wide_sat_add, p4_wide_sat_sub, p4_wide_signed_sat_add, p4_wide_signed_sat_sub;
+p4_wide_op p4_wide_add, p4_wide_sub, p4_wide_mul, p4_wide_div, p4_wide_mod, p4_wide_and, p4_wide_or, p4_wide_xor;
 typedef void p4_wide_shift(uint64_t *result, const uint64_t *a, uint64_t by, uint32_t limbs, uint32_t width);
 p4_wide_shift p4_wide_shl, p4_wide_shr, p4_wide_sar;
-void p4_wide_not(uint64_t *result, const uint64_t *a, uint32_t limbs, uint32_t width);
-void p4_wide_negate(uint64_t *result, const uint64_t *a, uint32_t limbs, uint32_t width);
 /* Less than, equal, greater than 0, as a is to b. */
 int p4_wide_compare(const uint64_t *a, const uint64_t *b, uint32_t limbs);
 int p4_wide_signed_compare(const uint64_t *a, const uint64_t *b, uint32_t limbs, uint32_t width);
@@ -129,15 +114,6 @@ void p4_wide_extend(uint64_t *result, uint32_t limbs, uint32_t to_width, const u
                     uint32_t width);
 /* a[high:low]; the result has limbs for high - low + 1 bits. */
 void p4_wide_slice(uint64_t *result, uint32_t limbs, const uint64_t *a, uint32_t from_limbs, uint32_t high, uint32_t low);
-/* a[low + width - 1 : low] = value, whose limbs hold width bits. */
-void p4_wide_put(uint64_t *a, uint32_t limbs, uint32_t low, uint32_t width, const uint64_t *value);
-/* As an index or a shift: values beyond 64 bits are all too large. */
-static inline uint64_t p4_wide_small(const uint64_t *a, uint32_t limbs) {
-    for (uint32_t i = 1; i < limbs; i++)
-        if (a[i]) return UINT64_MAX;
-    return a[0];
-}
-
 /* Values of N limbs as C values. */
 #define P4_WIDE(N)                                                                                                     \
     struct p4_w##N {                                                                                                   \
@@ -149,14 +125,6 @@ static inline uint64_t p4_wide_small(const uint64_t *a, uint32_t limbs) {
     }                                                                                                                  \
     static inline struct p4_w##N p4_w##N##_shift(p4_wide_shift *op, struct p4_w##N a, uint64_t by, uint32_t width) {   \
         op(a.w, a.w, by, N, width);                                                                                    \
-        return a;                                                                                                      \
-    }                                                                                                                  \
-    static inline struct p4_w##N p4_w##N##_not(struct p4_w##N a, uint32_t width) {                                     \
-        p4_wide_not(a.w, a.w, N, width);                                                                               \
-        return a;                                                                                                      \
-    }                                                                                                                  \
-    static inline struct p4_w##N p4_w##N##_negate(struct p4_w##N a, uint32_t width) {                                  \
-        p4_wide_negate(a.w, a.w, N, width);                                                                            \
         return a;                                                                                                      \
     }                                                                                                                  \
     static inline struct p4_w##N p4_w##N##_of(const uint64_t *a, uint32_t limbs) {                                     \

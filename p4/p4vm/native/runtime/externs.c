@@ -115,12 +115,9 @@ static uint64_t high_half(uint64_t a, uint64_t b) {
     return a1 * b1 + (middle >> 32) + (other >> 32);
 }
 
-int p4_random_between(struct p4_engine *engine, uint64_t low, uint64_t high, int negatives, uint64_t *result) {
-    uint64_t flip = negatives ? 1ull << 63 : 0;
-    if ((low ^ flip) > (high ^ flip)) return 0;
+uint64_t p4_random_between(struct p4_engine *engine, uint64_t low, uint64_t high) {
     uint64_t drawn = p4_random(engine), count = high - low + 1; /* 0: all 2**64 */
-    *result = low + (count ? high_half(drawn, count) : drawn);
-    return 1;
+    return low + (count ? high_half(drawn, count) : drawn);
 }
 
 /* ---- counters and meters */

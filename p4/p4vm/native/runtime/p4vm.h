@@ -53,7 +53,7 @@ enum p4_count {
     P4_COUNTS,
 };
 
-/* It matches `HASHES` in c_code/c_externs.py. */
+/* It matches `HASHES` in c_code/c_writer.py. */
 enum p4_hash {
     P4_CRC32,
     P4_CRC32_CUSTOM,
@@ -183,7 +183,7 @@ struct p4_output {
 };
 
 /* The requests of a pass. */
-struct p4_wishes {
+struct p4_requests {
     uint32_t clone, clone_session, clone_list;
     uint32_t resubmit, resubmit_list, recirculate, recirculate_list;
     uint32_t truncate; /* bytes; UINT32_MAX: all */
@@ -211,7 +211,7 @@ struct p4_engine {
     uint64_t caused; /* bytes */
     const uint8_t *payload;
     uint64_t payload_size;
-    struct p4_wishes wishes;
+    struct p4_requests requests;
     /* state of the program */
     uint64_t random;
     struct p4_crc crc[2]; /* custom: of 16 bits, of 32 */
@@ -259,6 +259,18 @@ static inline int p4_room(struct p4_engine *engine, uint64_t bits) {
 
 void p4_append(struct p4_engine *engine, const uint8_t *from, uint64_t bits);
 
+/* Whether the parser has entered one state too many. */
+static inline int p4_step(struct p4_engine *engine) {
+    return ++engine->steps > engine->program->limits.steps;
+}
+
+/* Skip bits of the packet; whether there are fewer. */
+static inline int p4_advance(struct p4_engine *engine, uint64_t bits) {
+    if (bits > engine->limit - engine->cursor) return 1;
+    engine->cursor += bits;
+    return 0;
+}
+
 /* A turn of a loop: P4_DROP where it was one too many. */
 static inline int p4_turn(struct p4_engine *engine) {
     if (++engine->turns <= engine->program->limits.turns) return 0;
@@ -270,40 +282,40 @@ static inline int p4_turn(struct p4_engine *engine) {
 uint64_t p4_hash(struct p4_engine *engine, enum p4_hash algorithm, const uint8_t *data, uint64_t size);
 /* Returns the hash of them and the packet's payload. */
 uint64_t p4_hash_payload(struct p4_engine *engine, enum p4_hash algorithm, const uint8_t *data, uint64_t size);
-/* The result of `hash`. */
-static inline uint64_t p4_within(uint64_t hashed, uint64_t low, uint64_t limit) {
-    return low + hashed % (limit ? limit : 1);
-}
-
 /* 64 bits. */
 uint64_t p4_random(struct p4_engine *engine);
-/* Whether a number from low to high was drawn. negatives: they are signed. */
-int p4_random_between(struct p4_engine *engine, uint64_t low, uint64_t high, int negatives, uint64_t *result);
+/* low … high, both among them. */
+uint64_t p4_random_between(struct p4_engine *engine, uint64_t low, uint64_t high);
 void p4_count(struct p4_engine *engine, uint32_t counter, uint64_t index);
 uint32_t p4_meter_color(struct p4_engine *engine, uint32_t meter, uint64_t index);
+/* The color of a table's direct meter at its last apply in this pass; UINT32_MAX: no table has the meter. */
+static inline uint32_t p4_direct_color(const struct p4_engine *engine, uint32_t table) {
+    return table != UINT32_MAX && engine->tables[table].met_pass == engine->pass ? engine->tables[table].color : 0;
+}
+
 /* Returns NULL without memory. */
 uint64_t *p4_record(struct p4_engine *engine, struct p4_records *records, uint32_t id, uint32_t limbs);
 /* Note a failed assert or assume: P4_DROP. */
 int p4_failed(struct p4_engine *engine, enum p4_count which, uint32_t id);
 
-static inline void p4_wish_clone(struct p4_engine *engine, uint64_t session, uint64_t list) {
-    engine->wishes.clone = 1;
-    engine->wishes.clone_session = session & 0x7fff;
-    engine->wishes.clone_list = (uint32_t)list;
+static inline void p4_request_clone(struct p4_engine *engine, uint64_t session, uint64_t list) {
+    engine->requests.clone = 1;
+    engine->requests.clone_session = session & 0x7fff;
+    engine->requests.clone_list = (uint32_t)list;
 }
 
-static inline void p4_wish_resubmit(struct p4_engine *engine, uint64_t list) {
-    engine->wishes.resubmit = 1;
-    engine->wishes.resubmit_list = (uint32_t)list;
+static inline void p4_request_resubmit(struct p4_engine *engine, uint64_t list) {
+    engine->requests.resubmit = 1;
+    engine->requests.resubmit_list = (uint32_t)list;
 }
 
-static inline void p4_wish_recirculate(struct p4_engine *engine, uint64_t list) {
-    engine->wishes.recirculate = 1;
-    engine->wishes.recirculate_list = (uint32_t)list;
+static inline void p4_request_recirculate(struct p4_engine *engine, uint64_t list) {
+    engine->requests.recirculate = 1;
+    engine->requests.recirculate_list = (uint32_t)list;
 }
 
-static inline void p4_wish_truncate(struct p4_engine *engine, uint64_t bytes) {
-    if (bytes < engine->wishes.truncate) engine->wishes.truncate = (uint32_t)bytes;
+static inline void p4_request_truncate(struct p4_engine *engine, uint64_t bytes) {
+    if (bytes < engine->requests.truncate) engine->requests.truncate = (uint32_t)bytes;
 }
 
 /* Packets in a port's queue, as the host set it. */

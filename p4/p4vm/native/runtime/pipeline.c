@@ -43,8 +43,8 @@ uint32_t p4_depth(const struct p4_engine *engine, uint32_t port) {
     return known ? known->replica[0].port : 0;
 }
 
-static void forget_wishes(struct p4_engine *engine) {
-    engine->wishes = (struct p4_wishes){.truncate = UINT32_MAX};
+static void forget_requests(struct p4_engine *engine) {
+    engine->requests = (struct p4_requests){.truncate = UINT32_MAX};
 }
 
 void p4_drop(struct p4_engine *engine) {
@@ -216,18 +216,18 @@ static void run_list(struct p4_engine *engine, const struct p4_replicas *list, c
         copy.port = list->replica[i].port;
         copy.instance = list->replica[i].instance;
         memcpy(engine->copy, first->state, engine->program->state_size);
-        forget_wishes(engine);
-        engine->wishes.truncate = truncate;
+        forget_requests(engine);
+        engine->requests.truncate = truncate;
         run_pass(engine, 0, &copy);
     }
 }
 
-/* Runs egress for the unicast packet; `wishes` holds the requests of ingress for it. */
-static void run_unicast(struct p4_engine *engine, struct p4_packet *packet, struct p4_wishes wishes) {
-    forget_wishes(engine);
-    engine->wishes.truncate = wishes.truncate;
-    engine->wishes.recirculate = wishes.recirculate;
-    engine->wishes.recirculate_list = wishes.recirculate_list;
+/* Runs egress for the unicast packet; `requests` holds the requests of ingress for it. */
+static void run_unicast(struct p4_engine *engine, struct p4_packet *packet, struct p4_requests requests) {
+    forget_requests(engine);
+    engine->requests.truncate = requests.truncate;
+    engine->requests.recirculate = requests.recirculate;
+    engine->requests.recirculate_list = requests.recirculate_list;
     run_pass(engine, 0, packet);
 }
 
@@ -238,7 +238,7 @@ static void drain(struct p4_engine *engine) {
         engine->payload = burst->payload;
         engine->payload_size = burst->payload_size;
         if (burst->unicast)
-            run_unicast(engine, &packet, (struct p4_wishes){.truncate = burst->truncate,
+            run_unicast(engine, &packet, (struct p4_requests){.truncate = burst->truncate,
                                                             .recirculate = burst->recirculate,
                                                             .recirculate_list = burst->recirculate_list});
         for (int i = 0; i < 2; i++) {
@@ -307,7 +307,7 @@ void p4_clone(struct p4_engine *engine, const struct p4_packet *packet, uint32_t
         queue_clones(engine, packet, session, packet->state, path, record_bits, list);
         return;
     }
-    struct p4_wishes wishes = engine->wishes;
+    struct p4_requests requests = engine->requests;
     const uint8_t *payload = engine->payload;
     uint64_t payload_size = engine->payload_size;
     memset(engine->copy, 0, engine->program->state_size);
@@ -316,7 +316,7 @@ void p4_clone(struct p4_engine *engine, const struct p4_packet *packet, uint32_t
         p4_drop(engine);
     else
         queue_clones(engine, packet, session, engine->copy, path, record_bits, list);
-    engine->wishes = wishes;
+    engine->requests = requests;
     engine->payload = payload;
     engine->payload_size = payload_size;
 }
@@ -350,11 +350,11 @@ void p4_multicast(struct p4_engine *engine, struct p4_packet *packet, uint32_t r
 }
 
 void p4_unicast(struct p4_engine *engine, const struct p4_packet *packet, uint32_t record_bits, uint32_t port) {
-    struct p4_wishes wishes = engine->wishes;
+    struct p4_requests requests = engine->requests;
     if (!engine->burst_first && packet->deparsed_bytes < 0) {
         begin_anew(engine, packet->state, packet->state, record_bits, UINT32_MAX);
         struct p4_packet leaving = {packet->state, NULL, 0, port, 0, P4_UNICAST, packet->passes, -1};
-        run_unicast(engine, &leaving, wishes);
+        run_unicast(engine, &leaving, requests);
         return;
     }
     struct p4_burst *burst = new_burst(engine, packet->state, P4_UNICAST, packet->passes);
@@ -362,14 +362,14 @@ void p4_unicast(struct p4_engine *engine, const struct p4_packet *packet, uint32
     begin_anew(engine, burst->state, packet->state, record_bits, UINT32_MAX);
     burst->unicast = 1;
     burst->port = port;
-    burst->truncate = wishes.truncate;
-    burst->recirculate = wishes.recirculate;
-    burst->recirculate_list = wishes.recirculate_list;
+    burst->truncate = requests.truncate;
+    burst->recirculate = requests.recirculate;
+    burst->recirculate_list = requests.recirculate_list;
     queue_burst(engine, burst);
 }
 
 void p4_send(struct p4_engine *engine, const struct p4_packet *packet) {
-    int64_t size = packet->deparsed_bytes > engine->wishes.truncate ? engine->wishes.truncate : packet->deparsed_bytes;
+    int64_t size = packet->deparsed_bytes > engine->requests.truncate ? engine->requests.truncate : packet->deparsed_bytes;
     if (!caused(engine, (uint64_t)size)) return;
     engine->outputs[engine->output_count++] = (struct p4_output){packet->port, (uint32_t)size, engine->data_size};
     engine->data_size += (uint64_t)size;
@@ -392,7 +392,7 @@ static void run_pass(struct p4_engine *engine, int ingress, struct p4_packet *pa
 
 /* Does one pass through ingress, and all that goes to egress because of it. */
 static void run_ingress(struct p4_engine *engine, struct p4_packet packet) {
-    forget_wishes(engine);
+    forget_requests(engine);
     run_pass(engine, 1, &packet);
     drain(engine);
 }

@@ -63,17 +63,8 @@ void p4_wide_xor(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_
     for (uint32_t i = 0; i < limbs; i++) result[i] = a[i] ^ b[i];
 }
 
-void p4_wide_not(uint64_t *result, const uint64_t *a, uint32_t limbs, uint32_t width) {
+static void invert(uint64_t *result, const uint64_t *a, uint32_t limbs, uint32_t width) {
     for (uint32_t i = 0; i < limbs; i++) result[i] = ~a[i];
-    cut(result, limbs, width);
-}
-
-void p4_wide_negate(uint64_t *result, const uint64_t *a, uint32_t limbs, uint32_t width) {
-    uint64_t carry = 1;
-    for (uint32_t i = 0; i < limbs; i++) {
-        result[i] = ~a[i] + carry;
-        carry = carry && !result[i];
-    }
     cut(result, limbs, width);
 }
 
@@ -140,44 +131,6 @@ void p4_wide_mod(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_
     memcpy(result, rest, sizeof rest);
 }
 
-static void fill(uint64_t *result, uint32_t limbs, uint32_t width) {
-    memset(result, 0xff, limbs * sizeof *result);
-    cut(result, limbs, width);
-}
-
-void p4_wide_sat_add(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_t limbs, uint32_t width) {
-    uint64_t sum[limbs], most[limbs];
-    fill(most, limbs, width);
-    int over = add_to(sum, a, b, limbs, 0) || p4_wide_compare(sum, most, limbs) > 0;
-    memcpy(result, over ? most : sum, sizeof sum);
-}
-
-void p4_wide_sat_sub(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_t limbs, uint32_t width) {
-    (void)width;
-    if (take_from(result, a, b, limbs)) memset(result, 0, limbs * sizeof *result);
-}
-
-/* The least value, or the greatest. */
-static void bound(uint64_t *result, uint32_t limbs, uint32_t width, int least) {
-    memset(result, 0, limbs * sizeof *result);
-    if (least)
-        result[(width - 1) / 64] = 1ull << ((width - 1) % 64);
-    else
-        fill(result, limbs, width - 1);
-}
-
-void p4_wide_signed_sat_add(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_t limbs, uint32_t width) {
-    int below = negative(a, width), alike = below == negative(b, width);
-    p4_wide_add(result, a, b, limbs, width);
-    if (alike && negative(result, width) != below) bound(result, limbs, width, below);
-}
-
-void p4_wide_signed_sat_sub(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_t limbs, uint32_t width) {
-    int below = negative(a, width), alike = below == negative(b, width);
-    p4_wide_sub(result, a, b, limbs, width);
-    if (!alike && negative(result, width) != below) bound(result, limbs, width, below);
-}
-
 void p4_wide_shl(uint64_t *result, const uint64_t *a, uint64_t by, uint32_t limbs, uint32_t width) {
     if (by >= width) {
         memset(result, 0, limbs * sizeof *result);
@@ -208,9 +161,9 @@ void p4_wide_sar(uint64_t *result, const uint64_t *a, uint64_t by, uint32_t limb
         p4_wide_shr(result, a, by, limbs, width);
         return;
     }
-    p4_wide_not(result, a, limbs, width); /* ~(~a >> by) brings ones in from above */
+    invert(result, a, limbs, width); /* ~(~a >> by) brings ones in from above */
     p4_wide_shr(result, result, by, limbs, width);
-    p4_wide_not(result, result, limbs, width);
+    invert(result, result, limbs, width);
 }
 
 int p4_wide_compare(const uint64_t *a, const uint64_t *b, uint32_t limbs) {
@@ -248,14 +201,4 @@ void p4_wide_slice(uint64_t *result, uint32_t limbs, const uint64_t *a, uint32_t
         result[i] = bits | (shift && i + skip + 1 < from_limbs ? a[i + skip + 1] << (64 - shift) : 0);
     }
     cut(result, limbs, high - low + 1);
-}
-
-void p4_wide_put(uint64_t *a, uint32_t limbs, uint32_t low, uint32_t width, const uint64_t *value) {
-    for (uint32_t i = 0; i < width; i += 64) {
-        uint32_t part = width - i < 64 ? width - i : 64, at = low + i, shift = at % 64;
-        uint64_t ones = p4_ones(part), bits = value[i / 64] & ones;
-        a[at / 64] = (a[at / 64] & ~(ones << shift)) | bits << shift;
-        if (shift && at / 64 + 1 < limbs)
-            a[at / 64 + 1] = (a[at / 64 + 1] & ~(ones >> (64 - shift))) | bits >> (64 - shift);
-    }
 }
