@@ -1,6 +1,6 @@
 """The interface of every back end of the engine: packets in, packets out, and what a control plane may set and read.
 
-Back ends check nothing here: `control.Switch` checks widths, names and sizes once, for all of them.
+Back ends check nothing here: `control.ControlledSwitch` checks widths, names and sizes once, for all of them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ PACKET_BYTES_MAX = 1 << 17
 """Longer ones are dropped: as they are received, and, before truncate and recirculate, as they are deparsed: dropped +=
 1, names["oversize"] += 1."""
 CAUSED_BYTES_MAX = 1 << 26
-"""Bytes of all packets that one incoming packet causes, sent (after truncate), resubmitted or recirculated. Each
-further one that doesn't fit is dropped: dropped += 1, names["too_many_bytes"] += 1."""
+"""Bytes of all packets that one incoming packet causes, sent (after truncate), resubmitted or recirculated. A further
+packet that doesn't fit is dropped: dropped += 1, names["too_many_bytes"] += 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Engine(Protocol):
         """Port -> enq_qdepth/deq_qdepth that egress is to see (hosts with real queues tell it)."""
 
     def set_crc(self, crc: Crc) -> None:
-        """What the custom CRC of that width is from now on; before: what crc16 or crc32 is."""
+        """Set the custom CRC of that width; until then it is crc16 or crc32."""
 
     def register_read(self, name: str, index: int) -> int: ...
 
@@ -169,7 +169,7 @@ class Engine(Protocol):
         """Committed, then peak; none: the meter says green again. For a direct meter index is the entry's handle."""
 
     def take_digests(self) -> list[Digest]:
-        """Those since the last call."""
+        """The digests since the last call."""
 
     def take_log(self) -> list[str]:
         """Lines of log_msg, failed assert and assume since the last call; the oldest are dropped beyond 10,000."""

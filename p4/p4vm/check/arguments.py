@@ -1,4 +1,4 @@
-"""Which declaration a call means, which argument is for which parameter, and which types the type parameters are."""
+"""The declaration that a call means, the argument for each parameter, and the types of type parameters."""
 
 from __future__ import annotations
 

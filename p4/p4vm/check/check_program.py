@@ -1,6 +1,6 @@
-"""The type checker: resolves names, types and constants of a program, or reports where it is wrong. Its declarations.
+"""The type checker's entry, and declarations: names, types and constants are resolved, or a fault is reported.
 
-What the result holds is in tree.checked.Checked; besides:
+tree.checked.Checked says what the result holds; besides:
 - A switch's subject `t.apply().action_run` has the type types.Table of t; its labels are noted as action names.
 - `{#}` and `...` have the type of where they stand; so have branches of ?: that are lists.
 - The amount of a shift by a number without width is converted to a bit<> that holds it.
@@ -135,7 +135,7 @@ def check_parameter(node: tree.ParameterDeclaration, parameter_type: types.Type,
 def declare_parameters(
     state: CheckState, nodes: list[tree.ParameterDeclaration], parameter_types: tuple[types.ParameterType, ...]
 ) -> None:
-    """Puts parameters into the present scope. Those without direction are read-only and known to whoever calls."""
+    """Puts parameters into the present scope. Parameters without direction are read-only, and callers know them."""
     for node, parameter in zip(nodes, parameter_types, strict=True):
         data = not isinstance(parameter.type, types.ExternType | types.CallableType)
         writable = parameter.direction in ("out", "inout")

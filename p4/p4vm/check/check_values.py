@@ -14,7 +14,7 @@ def wrap(value: int, kind: types.Type) -> int:
 
 
 def binary(sign: str, left: Value, right: Value, kind: types.Type, right_kind: types.Type) -> Value | None:
-    """left sign right; kind: the left operand's type (and the result's, of arithmetic). None: not to be known.
+    """left sign right; kind: the left operand's type (and the result's, of arithmetic). None: it can't be known.
 
     Raises ValueFault.
     """

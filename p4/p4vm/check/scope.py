@@ -1,4 +1,4 @@
-"""What the checker knows while it walks a program: names in scope, where it stands, notes made so far."""
+"""The checker's state while it walks a program: names in scope, where it stands, notes made so far."""
 
 from __future__ import annotations
 

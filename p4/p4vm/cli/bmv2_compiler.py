@@ -33,7 +33,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
 
 
 def compiled(program: Path, include: list[str], define: list[str]) -> dict[str, object]:
-    """What our switch needs to know to run the program: where it is, and what was in it."""
+    """The record that our switch reads to run the program: its place, and a digest of its text."""
     content = hashlib.sha256(program.read_bytes()).hexdigest()
     known = {"program": str(program.resolve()), "include": [str(Path(folder).resolve()) for folder in include]}
     return {"p4vm": {**known, "define": define, "sha256": content}}

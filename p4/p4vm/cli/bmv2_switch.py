@@ -50,7 +50,7 @@ def run_words(name: str, words: list[str]) -> list[str]:
 
 
 def program_of(path: Path) -> dict[str, Any]:
-    """What the stand-in for p4c wrote. Raises P4Error: it is something else, or the program has changed."""
+    """The record that the stand-in for p4c wrote. Raises P4Error: it is something else, or the program has changed."""
     try:
         content = json.loads(read_text(path)).get("p4vm")
     except (ValueError, AttributeError):

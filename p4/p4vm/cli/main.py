@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from p4vm.tree.checked import Checked
 
 FAILURE_LINES_MAX = 10
-"""Of a test, without --verbose."""
+"""Lines that one test's failures take without --verbose."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -145,7 +145,7 @@ def check(
 
 
 def _checked_only(program: Checked) -> str:
-    """What to say of a program for an architecture that is checked but doesn't run; "" for all others."""
+    """The line that reports a program for an architecture that is checked but doesn't run; "" for all others."""
     main = program.instances.get(program.main) if program.main is not None else None
     declared = main.declaration.position.file if main is not None and main.declaration is not None else ""
     architecture = Path(declared).name
@@ -166,7 +166,7 @@ def _source(program: ir.ProgramIr, python: bool) -> str:
 
 
 def _contents(program: ir.ProgramIr, show: bool) -> list[str]:
-    """What is in a program: one line, or all."""
+    """A program's contents: a line of counts, and with show all that a control plane may name."""
     counted: dict[str, int] = {"table": len(program.tables)}
     for instance in program.externs:
         counted[instance.kind] = counted.get(instance.kind, 0) + 1

@@ -1,7 +1,7 @@
 """The command line that users of bmv2's runtime CLI know: one line in, text out.
 
-Rows stand by subject in `tables`, `groups` (multicast, mirrors, queues), `cells` (registers, counters, meters, value
-sets) and `show`. What a command prints, and the words of its errors, follow what scripts for bmv2 look for.
+Rows stand by subject in table_commands, group_commands (multicast, mirrors, queues), cell_commands (registers,
+counters, meters, value sets) and show_commands. Output and errors have the words that scripts for bmv2 look for.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OWN_WORDS = re.compile(r"Invalid (match key|runtime data|[a-zA-Z ]+ operation)\
 
 
 def run_command(switch: ControlledSwitch, line: str) -> str:
-    """What the command prints, without a last newline. Raises P4Error."""
+    """Carry out a line; the command's output, without a last newline. Raises P4Error."""
     if len(line) > LINE_MAX:
         raise P4Error(f"a line of {len(line)} characters; expected at most {LINE_MAX}")
     words = line.partition("#")[0].split()
@@ -71,7 +71,7 @@ def find(name: str) -> Command:
 
 
 def run_file(switch: ControlledSwitch, path: Path) -> str:
-    """What all lines print. The first fault raises P4Error with the file's name and line."""
+    """Carry out a file; the output of all lines. The first fault raises P4Error with the file's name and line."""
     printed = []
     with switch.batch():
         for number, line in file_lines(path):

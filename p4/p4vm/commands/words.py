@@ -1,4 +1,4 @@
-"""What every command is made of: its usage, which says how its words are read, what it calls, and its answer."""
+"""The parts of every command: its usage, which says how its words are read, the call, and the answer."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _kind(command: str, word: str) -> str:
 
 
 def _reader(kind: str) -> Callable[[str], object] | None:
-    """None: the word itself is the value."""
+    """The reader of a word; None: the word itself is the value."""
     return partial(number, what=NUMBERS[kind]) if kind in NUMBERS else READERS.get(kind)
 
 
@@ -203,7 +203,7 @@ class Command:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each word after the command names ("table", "table action", "register", …), for completion."""
+        """The kinds of names that the words take ("table", "table action", "register", …), for completion."""
         words = self.form.words
         if not words or words[0] not in NAMED:
             return ()

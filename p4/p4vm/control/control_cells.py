@@ -15,7 +15,7 @@ from p4vm.source import P4Error
 
 COUNT_MAX = (1 << 63) - 1
 RATES = 2
-"""Of a meter: committed and peak."""
+"""A meter has two: committed and peak."""
 
 
 def instances(program: ir.ProgramIr, *kinds: str) -> dict[str, ir.ExternInstance]:
@@ -30,7 +30,7 @@ def instances(program: ir.ProgramIr, *kinds: str) -> dict[str, ir.ExternInstance
 
 class CellControl(TableControl):
     """Commands register_*, counter_*, meter_*, pvs_*. A direct counter's or meter's index is the handle of an entry of
-    its table. Errors as in `TableControl`."""
+    its table. Methods raise P4Error as those of `TableControl` do."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
@@ -45,7 +45,7 @@ class CellControl(TableControl):
     # ---- registers
 
     def register_read(self, register: str, index: int) -> int:
-        """One cell's value; negative for a negative int<W>."""
+        """A cell's value; it is negative for a negative int<W>."""
         return self.engine.register_read(self._cell(self.registers, register, index).name, index)
 
     def register_read_all(self, register: str) -> list[int]:
@@ -122,7 +122,7 @@ class CellControl(TableControl):
     # ---- parser value sets
 
     def pvs_add(self, value_set: str, *words: Word) -> None:
-        """Add a member: a word for each field. One that is there already is left as it is."""
+        """Add a member: a word for each field. A member that is there already is left as it is."""
         chosen = self.value_sets[value_set]
         member = self._value_set_member(chosen, words)
         members = self._members[chosen.name]
@@ -134,7 +134,7 @@ class CellControl(TableControl):
         self.engine.set_value_set(chosen.name, members)
 
     def pvs_remove(self, value_set: str, *words: Word) -> None:
-        """One that isn't there is no error, as in bmv2."""
+        """Remove a member; that it isn't there is no error, as in bmv2."""
         chosen = self.value_sets[value_set]
         member = self._value_set_member(chosen, words)
         self._members[chosen.name] = [other for other in self._members[chosen.name] if other != member]

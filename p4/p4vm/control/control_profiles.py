@@ -16,7 +16,7 @@ PROFILES = ("action_profile", "action_selector")
 
 @dataclass(slots=True, eq=False)
 class ProfileState:
-    """One action profile. actions: those of its tables; members by handle; groups: handle -> handles of members."""
+    """An action profile. actions: those of its tables; members by handle; groups: handle -> handles of members."""
 
     instance: ir.ExternInstance
     tables: list[str]
@@ -65,7 +65,7 @@ def free_handle(handles: dict[int, object] | dict[int, ActionCall] | dict[int, t
 
 
 class ProfileControl(TableControl):
-    """Commands for action profiles (members) and selectors (groups). Errors as in `TableControl`."""
+    """Commands for action profiles (members) and selectors (groups). Methods raise P4Error as `TableControl`'s do."""
 
     def __init__(self, engine: Engine) -> None:
         self.profiles = profile_states(engine.program)

@@ -23,7 +23,7 @@ out match anything (of kind exact none may be left out)."""
 
 @dataclass(slots=True, eq=False)
 class TableState:
-    """One table: `entries` by handle, oldest first. default: as set; `first_default` as the program has it.
+    """A table: `entries` by handle, oldest first. default: as set; `first_default`: as the program has it.
 
     kind: as bmv2 names it, the broadest kind of match among its keys. prioritized: whether entries have priorities.
     """
@@ -60,8 +60,8 @@ class TableState:
         raise P4Error(f"Table {self.name} has no key {name[:80]}; it has: {known}")
 
     def rank(self, priority: int | None, top: int = PRIORITY_MAX) -> int | None:
-        """The engine's priority, of which the smaller wins, of one of 1 to `top`, of which the greater wins. None or 0:
-        none is given. Raises P4Error: the table needs one, or has none."""
+        """The engine's priority, of which the smaller wins, for one of 1 to `top`, of which the greater wins. None and
+        0 stand for no priority. Raises P4Error: the table needs one, or has none."""
         if not self.prioritized:
             if priority:
                 raise P4Error(f"{self.name} has no ternary, range or optional key, so no priority; leave it out")
@@ -71,12 +71,12 @@ class TableState:
         return top - priority
 
     def identity(self, keys: tuple[Pair, ...], priority: int) -> tuple[tuple[Pair, ...], int]:
-        """What no two entries may share."""
+        """The key and rank of an entry, which no other may have."""
         return keys, priority if self.prioritized else 0
 
 
 def _spellings(name: str) -> list[str]:
-    """Of a key: as tests of p4c have them too."""
+    """A key's name, and how tests of p4c spell it."""
     if not name.endswith(".isValid()"):
         return [name, name.removesuffix("$")]
     return [name, *(name.replace("isValid()", valid) for valid in ("$valid$", "$valid", "valid"))]
@@ -205,7 +205,7 @@ class TableControl(ControlCore):
     # ---- default action
 
     def table_set_default(self, table: str, action: str, arguments: Arguments = ()) -> None:
-        """What a packet that no entry matches gets."""
+        """Set the action for packets that no entry matches."""
         state = self.tables[table]
         call = self._call(state, action, arguments, default=True)
         if state.table.default_const and call != state.first_default:

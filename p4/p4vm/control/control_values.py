@@ -32,7 +32,7 @@ _DIGIT_BITS = {"x": 4, "o": 3, "b": 1}
 
 Pair = tuple[int, int | None]
 Word = str | int | tuple[int, int | None]
-"""What a caller may give for a key: words as above, a plain number, or the pair itself."""
+"""A caller gives a key as words as above, a plain number, or the pair itself."""
 
 
 def width_of(kind: ir.Type) -> int:
@@ -72,7 +72,7 @@ def whole_range(kind: ir.Type) -> tuple[int, int]:
 
 
 def parse_number(text: str, kind: ir.Type) -> int:
-    """One value of that type. Raises P4Error: what is wrong, and what would fit."""
+    """A value of that type. Raises P4Error: it names the fault, and what would fit."""
     if isinstance(kind, ir.EnumMember) and text in kind.members:
         return kind.members.index(text)
     width = width_of(kind)

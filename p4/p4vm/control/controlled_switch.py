@@ -4,7 +4,7 @@
     switch.table_add("ipv4_lpm", "forward", ["10.0.1.0/24"], ["08:00:00:00:01:11", 1])
     switch.process(0, b"…")                                   # [(port, bytes), …]
 
-Names may be given in full or as any suffix that means one thing only. What is wrong raises P4Error, one line; nothing
+Names may be given in full or as any suffix that means one thing only. A wrong call raises P4Error, one line; nothing
 has changed then. Commands and packets take turns: one thread, or a lock of the caller's.
 """
 
@@ -73,7 +73,7 @@ class ControlledSwitch(ProfileControl, CellControl, ReplicationControl):
     # ---- hashes
 
     def set_crc_parameters(self, crc: Crc) -> None:
-        """What crc16_custom (width 16) or crc32_custom (width 32) computes from now on."""
+        """Let crc16_custom (width 16) or crc32_custom (width 32) compute this from now on."""
         if crc.width not in (16, 32):
             raise P4Error(f"a CRC of {crc.width} bits: the custom ones have 16 or 32")
         for value in (crc.polynomial, crc.initial, crc.final_xor):

@@ -1,4 +1,4 @@
-"""What all parts of the control plane share: the engine, the names of the program's parts, and changes put together."""
+"""The base of all parts of the control plane: the engine, the program's names, and changes put together."""
 
 from __future__ import annotations
 

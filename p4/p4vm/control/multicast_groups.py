@@ -38,7 +38,7 @@ class Mirror:
 
     @property
     def copies(self) -> tuple[PacketReplica, ...]:
-        """Those that no multicast group makes."""
+        """The copies that no multicast group makes."""
         return self.replicas if self.port is None else (PacketReplica(self.port),)
 
 
@@ -50,7 +50,7 @@ def checked_port(port: int) -> int:
 
 
 class ReplicationControl(ControlCore):
-    """Commands mc_* and mirroring_*. Errors as in `TableControl`."""
+    """Commands mc_* and mirroring_*. Methods raise P4Error as those of `TableControl` do."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
@@ -61,13 +61,13 @@ class ReplicationControl(ControlCore):
     # ---- multicast
 
     def mc_mgrp_create(self, group: int) -> None:
-        """An empty multicast group, 1 to 65535. One that exists is kept as it is."""
+        """Create an empty multicast group, 1 to 65535. A group that exists is kept as it is."""
         if not 1 <= group <= GROUP_MAX:
             raise refused("PRE", "INVALID_MGID", f"group {group}: expected 1 to {GROUP_MAX} (0 means no multicast)")
         self.groups.setdefault(group, [])
 
     def mc_mgrp_destroy(self, group: int) -> None:
-        """Its nodes stay, associated to no group."""
+        """Remove a group; its nodes stay, associated to no group."""
         for handle in self._group(group):
             self.nodes[handle].group = None
         del self.groups[group]

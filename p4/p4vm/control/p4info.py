@@ -1,4 +1,4 @@
-"""What a controller needs to know of a program: P4Runtime's P4Info, in the JSON form of its messages.
+"""P4Runtime's P4Info, the description of a program that a controller needs, in the JSON form of its messages.
 
 Ids: the kind's number in the highest byte, a hash of the full name below. Alias: the shortest end of the name that no
 other name of its kind has.
@@ -124,7 +124,7 @@ def _is_digest(node: Node) -> bool:
 
 
 def _header(name: str, header: ir.ControllerHeader, ids: _Ids) -> dict[str, Any]:
-    """What stands before packets to or from controllers."""
+    """The header in front of packets to or from controllers."""
     note = f'@controller_header("{name}")'
     return {
         "preamble": {"id": ids.of(HEADER, header.type_name), "name": name, "alias": name, "annotations": [note]},

@@ -1,4 +1,4 @@
-"""What a Tofino pipeline offers, what a program wants of it, and what comes out of comparing the two."""
+"""A Tofino pipeline's resources, a program's demands on them, and the result of comparing the two."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from p4vm.source import Position
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """One pipe of a Tofino 1, ingress and egress together.
+    """A pipe of a Tofino 1, ingress and egress together.
 
     Published or measured by those who programmed it: 12 stages; per stage 4 stateful ALUs, 16 logical tables, 80 SRAM
     blocks of 128 kbit, 24 TCAM blocks of 512 × 44 bits; 4096 bits of header vector per direction. A stateful ALU

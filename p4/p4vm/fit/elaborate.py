@@ -38,8 +38,8 @@ CARRYING = ("+", "-", "|+|", "|-|")
 
 @dataclass(slots=True)
 class ElaborationScope:
-    """What declarations mean in one instance of a control. paths: parameters and variables -> paths of fields; values:
-    constructor parameters -> what they are; actions: register actions -> their registers."""
+    """The meaning of declarations in an instance of a control. paths: parameters and variables -> paths of fields;
+    values: constructor parameters -> their arguments; actions: register actions -> their registers."""
 
     name: str
     control: tree.ControlDeclaration
@@ -389,8 +389,8 @@ class Elaboration:
         arguments: Sequence[tree.ExpressionNode | None] = (),
         origins: dict[str, int] | None = None,
     ) -> Effects:
-        """Statements of an action run at the same time. What one of them copies, the next ones copy themselves; what
-        one of them computes, none of them can use for more."""
+        """Statements of an action run at the same time. A value that one of them copies, the next ones copy themselves;
+        a value that one of them computes, none of them can use for more."""
         origins = {} if origins is None else origins
         total = Effects()
         by_parameter = dict(zip(action.parameters, arguments, strict=False))

@@ -1,6 +1,6 @@
 """Does a TNA program fit a Tofino 1? Stages, stateful ALUs, memory, headers, passes; and what of line rate is left.
 
-A static check against published limits (`model.Limits`), without the vendor's compiler: what breaks one whatever a
+A static check against published limits (`chip_model.Limits`), without the vendor's compiler: what breaks one whatever a
 compiler does is refused; what a compiler may find a way around is a warning; what is accepted, a compiler may still
 refuse for reasons that are not public (header allocation, crossbars).
 """

@@ -28,8 +28,8 @@ def distance(earlier: Unit, later: Unit, certain: bool = False) -> tuple[int, st
 
 
 def without_room(units: list[Unit], limits: Limits) -> list[Fault]:
-    """What doesn't fit even if a stage held everything: a chain of results longer than the stages, registers that need
-    each other's results."""
+    """Faults that remain even if a stage held everything: a chain of results longer than the stages, registers that
+    need each other's results."""
     endless = replace(
         limits, stages=len(units) + 1, stateful_alus=1 << 30, tables=1 << 30, sram_blocks=1 << 30, tcam_blocks=1 << 30
     )

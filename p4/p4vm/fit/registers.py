@@ -1,4 +1,4 @@
-"""What the body of a RegisterAction asks of its stateful ALU, and whether the ALU can do it."""
+"""The work that the body of a RegisterAction gives its stateful ALU, and whether the ALU can do it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def value_faults(name: str, kind: types.Type, node: tree.Node, limits: Limits) -
 
 
 class ActionBody:
-    """One apply(inout value, out rv) of a RegisterAction."""
+    """An apply(inout value, out rv) of a RegisterAction."""
 
     def __init__(self, name: str, function: tree.Function, checked: Checked, limits: Limits) -> None:
         self.name = name

@@ -9,7 +9,7 @@ from p4vm.front.preprocess import Preprocessed
 from p4vm.source import P4Error
 
 DIGITS_MAX = 4000
-"""Of one number: beyond it Python would refuse to read or print it."""
+"""Digits of one number: beyond them Python would refuse to read or print it."""
 
 
 def words(text: str) -> frozenset[str]:

@@ -41,7 +41,7 @@ class _Brace:
 
 
 class Classifier:
-    """One pass over a program's tokens."""
+    """A pass over a program's tokens."""
 
     def __init__(
         self, source: Preprocessed, marks: dict[str, str], annotate: Callable[[Classifier, int], tuple[Token, int]]

@@ -57,7 +57,7 @@ def _grammar_file() -> str:
 
 
 class _Parser:
-    """One parser for all programs, one at a time."""
+    """The parser for all programs, which reads one at a time."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()

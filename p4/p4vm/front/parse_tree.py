@@ -1,6 +1,6 @@
 """From what the grammar (p4.lark) recognises to the syntax tree.
 
-One method for each rule or alternative of the grammar, with its parts in order; optional parts left out are None. Rules
+Each rule or alternative of the grammar has a method, with its parts in order; optional parts left out are None. Rules
 that become a node by their parts alone are rows of parse_rows.py.
 """
 

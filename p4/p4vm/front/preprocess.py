@@ -1,7 +1,7 @@
 """C preprocessing of P4 sources: includes, macros, conditions, with every place kept as its author sees it.
 
-The work is pcpp's. What is added here: places of what macros made, bounds on what a program can ask for, one kind of
-error, and silence: nothing is ever printed.
+The work is pcpp's. Added are places of what macros made, bounds on what a program can ask for, one kind of error, and
+silence: nothing is ever printed.
 """
 
 from __future__ import annotations

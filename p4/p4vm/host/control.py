@@ -52,7 +52,7 @@ def default_address() -> str:
 
 
 def exposure(text: str) -> list[str]:
-    """Who else could give commands at an address, or take its place: at most one line."""
+    """A line where other users could give commands at an address, or take its place; else nothing."""
     address = parse_address(text)
     if not isinstance(address, str):
         return [f"{text}: every user of this machine can give commands; a --control PATH is yours alone"]
@@ -94,7 +94,7 @@ def connect(text: str, timeout_s: float = 10.0) -> socket.socket:
 
 
 def _user_of(connected: socket.socket) -> int:
-    """Who runs the other end of a UNIX socket."""
+    """The user who runs the other end of a UNIX socket."""
     credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])
 
@@ -108,7 +108,7 @@ class PromptClient:
         self._file = self._socket.makefile("rb")
 
     def command(self, line: str) -> str:
-        """What the command prints."""
+        """Have a command carried out; its output."""
         return str(self._ask({"command": line}).get("text", ""))
 
     def complete(self, line: str) -> list[str]:
@@ -135,7 +135,7 @@ class PromptClient:
 
 
 class _Client(socketserver.StreamRequestHandler):
-    """One client's lines, answered one after the other."""
+    """A connection, whose lines are answered one after the other."""
 
     server: PromptServer
 

@@ -76,7 +76,7 @@ class NativeHost(Host):
             raise P4Error(f"no memory for {len(self.port_states)} ports")
 
     def _about(self) -> list[int]:
-        """Of each port: socket, number, bytes of its longest packet, captures or -1."""
+        """For each port its socket, number, bytes of its longest packet, captures or -1."""
         fields: list[int] = []
         for number, state in self.port_states.items():
             files = [NO_FILE] * 2 if state.capture is None else [state.capture.fileno(out) for out in (False, True)]

@@ -30,7 +30,7 @@ def open_capture(path: Path) -> BinaryIO:
 
 
 def record(time_us: int, data: bytes) -> bytes:
-    """One packet as it stands in a file. time_us: since 1970."""
+    """A packet as it stands in a file. time_us: since 1970."""
     return RECORD.pack(time_us // 1_000_000, time_us % 1_000_000, len(data), len(data)) + data
 
 

@@ -177,7 +177,7 @@ def _address(value: bytearray) -> int:
 
 
 def interface_warnings(interface: str) -> list[str]:
-    """One line each, with the remedy."""
+    """A line for each setting that would mislead a program, with the remedy."""
     warnings = []
     bundling = [name for name in offloads(interface) if name in BUNDLING]
     if bundling:

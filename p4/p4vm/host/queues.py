@@ -11,7 +11,7 @@ BURST_US = 2000
 
 @dataclass(slots=True)
 class OutputQueue:
-    """One port's. rate: packets per second, 0: no limit."""
+    """A port's queue. rate: packets per second, 0: no limit."""
 
     depth: int
     rate: int
@@ -39,7 +39,7 @@ class OutputQueue:
         return min(waiting, max(0, int((now_us - self.next_us) * self.rate / 1e6) + 1)) if now_us >= self.next_us else 0
 
     def on_transmit(self, count: int) -> None:
-        """So many have left since `due` was asked."""
+        """Note that so many packets have left since `due` was asked."""
         if self.rate:
             self.next_us += count * 1e6 / self.rate
 

@@ -5,8 +5,8 @@
         host.run(seconds=10)
     print("\n".join(host.summary()))
 
-One thread. Egress runs when a packet arrives, before it waits in its output queue: enq_qdepth and deq_qdepth are the
-packets that waited in the port's queue then. `host.native` does the same with its event loop in C.
+A single thread has the switch. Egress runs when a packet arrives, before it waits in its output queue: enq_qdepth and
+deq_qdepth are the packets that waited in the port's queue then. native_host.py does the same with its event loop in C.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Host:
 
     @property
     def warnings(self) -> list[str]:
-        """What about the interfaces would mislead a program, and who else can give commands."""
+        """Lines about interfaces that would mislead a program, and about others who can give commands."""
         warnings = [warning for state in self.port_states.values() for warning in state.port.warnings]
         return warnings + (self.control.warnings if self.control is not None else [])
 
@@ -185,7 +185,7 @@ class Host:
     # ---- one turn
 
     def turn(self, seconds: float) -> None:
-        """One pass of the event loop: wait at most so long for packets, process them, send what is due."""
+        """Run one pass of the event loop: wait at most so long for packets, process them, send what is due."""
         self._follow_settings()
         now = self.now_us
         waits = [wait for state in self.port_states.values() if (wait := state.queue.wait_us(now)) is not None]
@@ -265,7 +265,7 @@ class Host:
         return {number: state.counts for number, state in self.port_states.items()}
 
     def summary(self) -> list[str]:
-        """What became of packets, a line per port and one for the program."""
+        """The fates of packets: a line for each port and one for the program."""
         lines = []
         for number, counts in self.counts().items():
             state = self.port_states[number]

@@ -29,8 +29,8 @@ class Turns:
         return self._wakeup
 
     def carry_out(self, work: Callable[[], Answer]) -> Answer:
-        """What `work` returns or raises, from any thread but the switch's. Raises TimeoutError: the switch has ended or
-        doesn't answer within WAIT_S."""
+        """Have `work` done, from any thread but the switch's; returns or raises what `work` does. Raises TimeoutError:
+        the switch has ended or doesn't answer within WAIT_S."""
         done: Future[Answer] = Future()
         with self._lock:
             if self._closed:

@@ -342,7 +342,7 @@ class NativeEngine:
         rows[:, offset : offset + size] = np.frombuffer(bytes_of(initial, size, width_of(kind)), np.uint8)
 
     def set_initial_cells(self) -> None:
-        """What registers hold at the start, where that isn't zero."""
+        """Set registers to what they hold at the start, where that isn't zero."""
         for name in self.initial:
             self.register_reset(name)
 

@@ -1,7 +1,7 @@
 """P4Runtime: controllers that speak it over gRPC, served by a program that runs here.
 
 Imported by `p4vm run --p4runtime` and tests; needs the packages of the extra `p4runtime`. Imports control and
-host. Start in service.py; pipeline.py knows the ids, tables.py, profiles.py and state.py what may be written and read.
+host. Start in service.py; runtime_pipeline.py knows the ids, state.py what may be written and read.
 """
 
 import os

@@ -110,7 +110,7 @@ class Clients:
         return next((other for other in self._all if other.election == self._highest), None)
 
     def _standing(self, client: RuntimeClient) -> Any:
-        """What arbitration says to a client now."""
+        """The message by which arbitration tells a client its standing."""
         message = p4runtime_pb2.StreamMessageResponse()
         message.arbitration.device_id = self.device
         message.arbitration.election_id.high, message.arbitration.election_id.low = self._highest

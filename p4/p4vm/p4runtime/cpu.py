@@ -52,7 +52,7 @@ class CpuPort:
 
 
 def packet_in(pipeline: ForwardingPipeline, data: bytes) -> Any:
-    """What a controller gets of a packet from the CPU port. A packet without room for the header is all payload."""
+    """The message that brings controllers a packet from the CPU port; without room for the header it is all payload."""
     message = p4runtime_pb2.StreamMessageResponse()
     header = pipeline.header("packet_in")
     fields = [] if header is None else list(header.metadata)
@@ -70,7 +70,7 @@ def packet_in(pipeline: ForwardingPipeline, data: bytes) -> Any:
 
 
 def _header(header: Any | None, packet: Any) -> bytes:
-    """What the program finds in front of a controller's packet. Raises RuntimeRefusal."""
+    """The bytes in front of a controller's packet, for the program. Raises RuntimeRefusal."""
     values = {field.metadata_id: field.value for field in packet.metadata}
     fields = [] if header is None else list(header.metadata)
     strange = sorted(set(values) - {field.id for field in fields})

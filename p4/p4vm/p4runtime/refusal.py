@@ -1,4 +1,4 @@
-"""What a client asked for and doesn't get: a canonical code and one line."""
+"""Refusals of a client's requests: a canonical code and one line."""
 
 from __future__ import annotations
 

@@ -133,14 +133,14 @@ def number(value: bytes, width: int, what: str) -> int:
 
 
 def key_places(switch: ControlledSwitch, table: Any) -> dict[int, int]:
-    """Of a table of the P4Info: id of a match field -> index of the program's key."""
+    """For a table of the P4Info: id of a match field -> index of the program's key."""
     state = switch.tables.parts[table.preamble.name]
     with refusing():
         return {field.id: state.key_index(field.name) for field in table.match_fields}
 
 
 def _shape(part: Any) -> str:
-    """What must be the same in the P4Info and the program, as text for errors."""
+    """The widths and names that the P4Info and the program must share, as text for errors."""
     if hasattr(part, "match_fields"):
         match = p4info_pb2.MatchField.MatchType.Name
         return (

@@ -51,7 +51,7 @@ class Numbers:
 
 
 class Profiles:
-    """Members and groups, by the ids of a pipeline. Every method raises Refused."""
+    """Members and groups, by the ids of a pipeline. Every method raises RuntimeRefusal."""
 
     def __init__(self, pipeline: ForwardingPipeline) -> None:
         self.pipeline = pipeline
@@ -107,7 +107,7 @@ class Profiles:
     # ---- entries that refer to them
 
     def reference(self, state: TableState, action: Any) -> MemberRef | GroupRef:
-        """What a p4.v1.TableAction without an action of its own refers to."""
+        """The member or group that a p4.v1.TableAction without an action of its own refers to."""
         kind, profile = action.WhichOneof("type"), state.table.implementation
         if kind == "action_profile_action_set":
             raise unimplemented(f"{state.name}: an action set in an entry (one shot); write members and a group")

@@ -22,7 +22,7 @@ Update = p4runtime_pb2.Update
 
 
 class Tables:
-    """Entries, by the ids of a pipeline. Every method raises Refused."""
+    """Entries, by the ids of a pipeline. Every method raises RuntimeRefusal."""
 
     def __init__(self, pipeline: ForwardingPipeline, profiles: Profiles) -> None:
         self.pipeline, self.profiles = pipeline, profiles
@@ -173,7 +173,7 @@ class Tables:
 
 
 def _pair(key: ir.Key, match: Any) -> Pair:
-    """What the engine holds of a p4.v1.FieldMatch. Raises RuntimeRefusal."""
+    """A p4.v1.FieldMatch as the engine holds it. Raises RuntimeRefusal."""
     kind, width = match.WhichOneof("field_match_type"), width_of(key.expression.type)
     if kind != key.match:
         raise RuntimeRefusal(INVALID, f"{key.name} is {key.match}; the match given is {kind or 'none'}")
@@ -204,7 +204,7 @@ def _pair(key: ir.Key, match: Any) -> Pair:
 
 
 def _matches_all(key: ir.Key, pair: Pair) -> bool:
-    """What P4Runtime leaves out."""
+    """Whether P4Runtime leaves the match out, as it takes any value."""
     if key.match == "range":
         return pair == whole_range(key.expression.type)
     return key.match != "exact" and pair[1] == 0

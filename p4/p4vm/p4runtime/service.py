@@ -33,7 +33,7 @@ from p4vm.source import P4Error
 
 API_VERSION = "1.5.0"
 THREADS = 32
-"""Each controller's stream takes one."""
+"""gRPC's threads, of which each controller's stream takes one."""
 MESSAGE_BYTES_MAX = 64 << 20
 Answer = TypeVar("Answer")
 Config = p4runtime_pb2.SetForwardingPipelineConfigRequest
@@ -90,7 +90,7 @@ class RuntimeService:
             self.clients.tell_primary(packet_in(self.state.pipeline, data))
 
     def _answer(self, context: Any, work: Callable[[], Answer]) -> Answer:
-        """What `work` makes in the switch's thread; a refusal ends the call with its code."""
+        """The result of `work`, done in the switch's thread; a refusal ends the call with its code."""
         try:
             return self.turns.carry_out(work)
         except RuntimeRefusal as error:

@@ -1,4 +1,4 @@
-"""What P4Runtime can write and read: which message of an update or a question goes where."""
+"""Writing and reading over P4Runtime: which message of an update or a query goes where."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Update = p4runtime_pb2.Update
 
 
 class RuntimeState:
-    """All that a controller may change, by the ids of a pipeline. Methods raise Refused; what is refused has changed
-    nothing."""
+    """All that a controller may change, by the ids of a pipeline. Methods raise RuntimeRefusal; an update that is
+    refused has changed nothing."""
 
     def __init__(self, pipeline: ForwardingPipeline) -> None:
         self.pipeline = pipeline

@@ -1,4 +1,4 @@
-"""What the checker found out about a program: the tree as it was written, and notes on its nodes.
+"""The checker's result for a program: the tree as it was written, and notes on its nodes.
 
 `check_program.check` makes it, `lower_program.lower` reads it. Within parsers, controls and functions that are used
 with different constructor arguments or type arguments, notes hold for all uses: types may contain the

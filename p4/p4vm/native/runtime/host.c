@@ -1,5 +1,5 @@
 /* A switch's turn on interfaces: packets from AF_PACKET sockets to an engine and from it to output queues and out, many
-   a system call. host.py says what the queues keep, and what is counted. The host runs it in a single thread. */
+   a system call. host/queues.py says what the queues keep, software_switch.py what is counted. The host runs it in a single thread. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/if_packet.h>
