@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from p4vm.commands.line import COMMANDS, error_line
+from p4vm.commands.line import error_line
 from p4vm.control.control_tables import TableState
 from p4vm.control.control_values import SEPARATORS
 from p4vm.control.controlled_switch import ControlledSwitch
@@ -100,14 +100,14 @@ def _table_entry(switch: ControlledSwitch, content: object) -> None:
     if entry.get("default_action"):
         if entry.get("match"):
             raise P4Error(f"{table}: a default action has no match")
-        COMMANDS["table_set_default"].call(switch, table, action, arguments)
+        switch.table_set_default(table, action, arguments)
         return
     state = switch.tables[table]
     keys = {name: _key(state, name, value) for name, value in _fields(entry, "match").items()}
     priority = entry.get("priority")
     if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
         raise P4Error(f"priority: expected a number, got {_what(priority)}")
-    COMMANDS["table_add"].call(switch, table, action, keys, arguments, state.rank(priority))
+    switch.table_add(table, action, keys, arguments, state.rank(priority))
 
 
 def _key(state: TableState, name: str, value: object) -> str:

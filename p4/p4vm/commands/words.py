@@ -237,7 +237,7 @@ class Command:
     def run(self, switch: ControlledSwitch, words: list[str]) -> str:
         """Carry out a line; what it prints. Raises P4Error."""
         values, prints = self.read(switch, words), self.prints
-        result = getattr(switch, self.name)(*values) if self.calls is None else self.calls(switch, *values)
+        result = self.call(switch, *values)
         if not prints:
             return result if isinstance(result, str) else ""
         if isinstance(prints, str):

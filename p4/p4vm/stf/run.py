@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from p4vm.commands.line import COMMANDS, error_line, file_lines, run_command
+from p4vm.commands.line import error_line, file_lines, run_command
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.source import P4Error, Position
 from p4vm.stf.judge import OutputPacket, judge
@@ -149,7 +149,7 @@ class _Test:
     def _add(self, statement: Add) -> None:
         table, action, arguments = statement.table, statement.action, statement.arguments
         if statement.keys is None:
-            COMMANDS["table_set_default"].call(self.switch, table, action, arguments)
+            self.switch.table_set_default(table, action, arguments)
             return
         state = self.switch.tables[table]
         priority = None
@@ -157,7 +157,7 @@ class _Test:
             if statement.priority is None:
                 raise P4Error(f"Table {state.name} is {state.kind}: write a priority after its name (the greater wins)")
             priority = PRIORITY_TOP - statement.priority
-        handle = COMMANDS["table_add"].call(self.switch, table, action, statement.keys, arguments, priority)
+        handle = self.switch.table_add(table, action, statement.keys, arguments, priority)
         if statement.label:
             self.labels[statement.label] = (state.name, handle)
 
@@ -168,16 +168,16 @@ class _Test:
 
     def _remove(self, statement: Remove) -> None:
         if statement.label:
-            COMMANDS["table_delete"].call(self.switch, *self._label(statement.label))
+            self.switch.table_delete(*self._label(statement.label))
             return
         with self.switch.batch():
             for name, state in self.switch.tables.parts.items():
                 if not state.table.entries_const:
-                    COMMANDS["table_clear"].call(self.switch, name)
+                    self.switch.table_clear(name)
 
     def _check_counter(self, statement: CheckCounter) -> None:
         index = int(statement.index) if statement.index.isdecimal() else self._label(statement.index)[1]
-        packets, size_bytes = COMMANDS["counter_read"].call(self.switch, statement.counter, index)
+        packets, size_bytes = self.switch.counter_read(statement.counter, index)
         if not statement.relation:
             self._print(f"{statement.counter}[{statement.index}]= ({size_bytes} bytes, {packets} packets)")
             return
