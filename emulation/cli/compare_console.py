@@ -177,7 +177,7 @@ def _summary(done: Comparison) -> dict[str, Any]:
 
 
 def _print_table(done: Comparison) -> None:
-    from emulation.report.comparison_report import COLUMNS_MOST, table_rows, turned
+    from emulation.report.comparison_rows import COLUMNS_MOST, table_rows, turned
 
     built = done.document
     names = list(wording.short_names([entry["method"] for entry in built["methods"]]).values())

@@ -48,7 +48,7 @@ def codecs(
 
     Each run is kept in OUT/cells, named by all that decides it: codec, workload, workers, seed, rate, code. What is
     there isn't trained again, so an interrupted study goes on, and one with more seeds or codecs adds to what is there.
-    study.json, figures and tables.md are made from all of them.
+    study.json, study.html, figures and tables.md are made from all of them.
 
     **Examples**
 

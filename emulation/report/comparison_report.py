@@ -2,63 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from emulation.report import comparison_figures, figure_kit, link_sharing, page_kit, wording
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from emulation.report import comparison_figures, figure_kit, page_kit, wording
+from emulation.report.comparison_rows import columns, row_groups
+from emulation.report.page_kit import Section, part, text
 from emulation.report.svg import paint
 from emulation.results.results import differing, unequal_ranks
-from emulation.results.speedups import DISTURBED, INVALID, VALID, resolved
+from emulation.results.speedups import DISTURBED, INVALID, VALID
 from emulation.results.timeline import Span
 from emulation.scenario.scenario import Scenario, canonical
 from transport.group.method_name import MethodName
 
-_CAPTIONS = {
-    "topology": (
-        "The network. Between switches: the rate, and how often each method must send a long array over the link, in "
-        "its busier direction. Framed switches aggregate, the others only forward."
-    ),
-    "loads": (
-        "The part of each link's rate that was used: up (↑) towards the switch and down (↓), with what else was on the "
-        "link. Hosts that are only framed are those of flows and other jobs."
-    ),
-    "shares": (
-        "What each had of the shared link that carried most, one above the other; dashed: its rate. Jain's index is 1 "
-        "where the job as one and each endless flow have the same."
-    ),
-    "jobs": (
-        "What rank 0 of each job sent over time (means of five bins), and the slots it had of the switch. Jain's index "
-        "is of bytes by weight, of the jobs on hosts of their own."
-    ),
-    "training": (
-        "Training loss (thin: every iteration; thick: mean of ten) and test accuracy, against the time spent training. "
-        "Time spent evaluating is left out."
-    ),
-    "breakdown": (
-        "Where the median iteration goes: compute, and the communication that compute did not hide. The two medians "
-        "need not add up to the median iteration written beside the bar."
-    ),
-    "matrix": "Median communication time of each method over each link; shorter is lighter.",
-    "timeline": (
-        "Rank 0 in the median iteration of each method: what it computed (grey), and each transfer of gradients from "
-        "its start until its sum was back, the urgent ones darker where a schedule gives priorities. All ranks and "
-        "more iterations are in timeline.json: open it in https://ui.perfetto.dev."
-    ),
-    "iterations": "How iteration times are distributed; the dot marks the median. Warm-up iterations are left out.",
-    "wire": (
-        "Ethernet bytes sent and received by the busiest rank in one iteration, from interface counters; the upright "
-        "line is the bound."
-    ),
-    "fidelity": (
-        "How far the gaps between departures were off size / rate while a link was backlogged: the share of bytes in "
-        "gaps with a deviation greater than x. An ideal link is a line at the left edge."
-    ),
-}
-
-Row = tuple[str, list[tuple[str, str]]]
-"""Label, and for each method the value and a small line below it ("" for none)."""
+_WORDS = tomllib.loads((page_kit.TEMPLATES / "report.toml").read_text(encoding="utf-8"))
+"""`captions` of figures, and `definitions` of numbers."""
 
 
 def write_report(
@@ -78,41 +43,202 @@ def write_report(
     return path
 
 
-def render(built: dict[str, Any], host: dict[str, Any], drawn: dict[str, Any]) -> str:
-    """The report's HTML. `drawn`: figures by name; they are inlined as SVG."""
-    methods = [entry["method"] for entry in built["methods"]]
-    names = wording.short_names(methods)
-    measured = row_groups(built)
-    measured["time"] = [*measured.pop("speed-up"), *measured["time"]]
-    disturbances, stamp, sentences = wording.disturbances(built), _stamp(built), wording.findings(built)
-    if stamp["kind"] == "disturbed":  # the stamp says them
-        sentences = [sentence for sentence in sentences if sentence not in {text for _, text in disturbances}]
-    sections = {"trust", "set-up", *(name for name, rows in measured.items() if rows)}
-    sections |= {"links"} if drawn.keys() & {"loads", "shares", "jobs"} else set()
-    return page_kit.render(
-        "report",
-        built=built,
-        host=host,
-        scenario=built["scenario"],
-        finding=wording.finding(built),
-        sentences=sentences,
-        explanations=wording.explanations(built),
-        names=names,
-        colours={
-            method: paint("background", look["color"]) for method, look in comparison_figures.looks(built).items()
-        },
-        groups=[(name, title) for name, title in _GROUPS.items() if name in sections],
-        tables={name: _columns(list(names.values()), rows) for name, rows in measured.items()},
-        facts=_facts(built, host),
-        scenario_rows=_scenario_rows(built["scenario"]),
-        certificates=_certificates(built),
-        stamp=stamp,
-        disturbances=disturbances,
-        notes=_notes(built),
-        figures={name: page_kit.drawn(figure, name, _CAPTIONS[name]) for name, figure in drawn.items()},
-        words=wording,
-        command=shlex.join(host["command"]),
-    )
+class _Page:
+    """The parts of a report. figures: by name; they are inlined as SVG."""
+
+    def __init__(self, built: dict[str, Any], host: dict[str, Any], figures: Mapping[str, Figure]) -> None:
+        self.built, self.host, self.figures = built, host, figures
+        self.scenario: Scenario = built["scenario"]
+        self.methods: list[dict[str, Any]] = built["methods"]
+        self.names = wording.short_names([entry["method"] for entry in self.methods])
+        self.in_turn = "blocks" in self.methods[0]
+        self.looks = comparison_figures.looks(built)
+        self.stamp = _stamp(built)
+
+    def figure(self, *names: str) -> list[Markup]:
+        """Those of the figures that there are."""
+        return [
+            page_kit.figure(self.figures[name], name, _WORDS["captions"][name])
+            for name in names
+            if name in self.figures
+        ]
+
+    def key(self, method: MethodName) -> Markup:
+        """A square of the method's colour."""
+        return Markup('<span class="key" style="{}"></span>').format(paint("background", self.looks[method]["color"]))
+
+    def header(self) -> list[Markup]:
+        """The finding with its stamp, or first of all that there is none."""
+        sentences, kind, lines = wording.findings(self.built), self.stamp["kind"], []
+        title = text(self.scenario.title, "title")
+        if kind == "invalid":
+            for entry in self.methods:
+                name, certificate = self.names[entry["method"]], entry["certificate"]
+                if certificate is None or certificate["valid"]:
+                    continue
+                lines += [f"{name}: {reason}" for reason in certificate["reasons"]]
+                if rate_bps := certificate["valid_rate_bps"]:
+                    lines.append(
+                        f"{name}: {wording.rate_text(rate_bps)} is a rate this machine is likely to keep: --set "
+                        f"topology.rate_bps={rate_bps}"
+                    )
+            stamp = part("stamp", kind, self.stamp["word"], self.stamp["text"], lines)
+            return [title, stamp, text(f"What was measured nevertheless: {' '.join(sentences)}", "soft")]
+        disturbances = wording.disturbances(self.built)
+        if kind == "disturbed":  # the stamp says them
+            lines = [f"{self.names[method]}: {sentence}" for method, sentence in disturbances]
+            sentences = [sentence for sentence in sentences if sentence not in {words for _, words in disturbances}]
+        finding = wording.finding(self.built)
+        return [
+            title,
+            part("number", finding.number, finding.limit),
+            text(sentences[0], "lead"),
+            part("stamp", kind, self.stamp["word"], self.stamp["text"], lines),
+            *map(text, sentences[1:]),
+        ]
+
+    def sections(self) -> list[Section]:
+        """All but those about nothing, in the page's order."""
+        rows = row_groups(self.built)
+        rows["time"] = [*rows.pop("speed-up"), *rows["time"]]
+        tables: dict[str, list[Markup]] = {}
+        for name, group in rows.items():
+            heads, cells = columns(list(self.names.values()), group)
+            tables[name] = [part("table", heads, cells, _GROUPS[name], "many" if heads[0] else "")] if group else []
+        parts = {
+            "time": self._time(tables["time"]),
+            "bytes": [*self.figure("wire"), *tables["bytes"]],
+            "links": [*self.figure("loads", "shares", "jobs"), *tables["links"]],
+            "learning": [*self.figure("training"), *tables["learning"]],
+            "trust": self._trust(),
+            "set-up": self._set_up(),
+        }
+        return [Section(_GROUPS[name], group_parts, name) for name, group_parts in parts.items() if group_parts]
+
+    def _time(self, tables: list[Markup]) -> list[Markup]:
+        counted, warm_up = self.methods[0]["summary"]["counted_iterations"], self.scenario.workload.warmup_iterations
+        note = (
+            f"Medians over {counted} iterations, with the 10th and 90th percentile below; the first {warm_up} "
+            f"iterations are warm-up and not counted{', nor is the first after each turn' * self.in_turn}."
+        )
+        explained = list(map(text, wording.explanations(self.built)))
+        consists = [part("details", "What the speed-up consists of", explained, len(self.methods) <= 2)]
+        return [
+            *self.figure("breakdown"),
+            *tables,
+            text(note, "small"),
+            *(consists if explained else []),
+            *self.figure("timeline", "iterations", "matrix"),
+        ]
+
+    def _trust(self) -> list[Markup]:
+        certified = [entry for entry in self.methods if entry["certificate"] is not None]
+        if not certified:
+            measured = "measured once before the run"
+            if self.scenario.workload.compute_ns is not None:
+                measured = "given by the scenario"
+            elif wording.replayed(self.built):
+                measured = "the profile's"
+            computed = f"Compute time is {measured}; everything on the network is computed packet by packet."
+            return [text(f"{self.stamp['text']} {computed}")]
+        watched = (
+            "Real time on shared CPUs can distort an emulated network. While a method ran, its links were watched: a "
+            "backlogged link must send a packet every size / rate, no process may starve, no timer may be late."
+        )
+        parts = [text(watched), *self.figure("fidelity")]
+        for entry in certified:
+            certificate, name = entry["certificate"], self.names[entry["method"]]
+            verdict = "VALID" if certificate["valid"] else "INVALID"
+            summary = self.key(entry["method"]) + f"{name}: {verdict}, measures and bounds"
+            heads = ("measure", "measured", "bound")
+            measures = part("plain_table", heads, _measures(certificate), f"certificate of {name}")
+            reasons = map(text, certificate["reasons"])
+            parts.append(part("details", summary, [*reasons, measures], not certificate["valid"]))
+        return parts
+
+    def _set_up(self) -> list[Markup]:
+        methods = [
+            self.key(entry["method"])
+            + Markup("<strong>{}</strong>: {}").format(
+                self.names[entry["method"]], wording.description(entry, self.scenario)
+            )
+            for entry in self.methods
+        ]
+        parts = [part("items", methods, "methods"), text(self._what_ran())]
+        if "topology" in self.figures:
+            parts += [text(wording.topology_text(self.built)), *self.figure("topology")]
+        for heading, notes in _notes(self.built):
+            parts += [text(heading, tag="h3"), part("items", notes)]
+        parts += [
+            text("How to repeat it", tag="h3"),
+            text(shlex.join(self.host["command"]), tag="pre"),
+            text(self._how_it_repeats()),
+            part("details", "What ran on what", [part("facts", _facts(self.built, self.host))]),
+            part(
+                "details",
+                "The scenario, with every default filled in",
+                [part("plain_table", [], _scenario_rows(self.scenario), "scenario")],
+            ),
+            part("details", "How it was measured", [part("facts", self._definitions())]),
+        ]
+        for key, what in (("environment", "links and settings as read back"), ("switch_counters", "counters")):
+            parts += [
+                part(
+                    "details",
+                    f"{self.names[entry['method']]}: {what}",
+                    [text(json.dumps(entry[key], indent=1, sort_keys=True), tag="pre")],
+                )
+                for entry in self.methods
+                if entry[key]
+            ]
+        return parts
+
+    def _what_ran(self) -> str:
+        workload, first = self.scenario.workload, self.methods[0]
+        what = f"Each method trained the same model from the same start on the same data ({workload.name}"
+        if wording.replayed(self.built):
+            what = f"Each method moved what one profile says, which trained nothing ({workload.profile}"
+        return (
+            f"{what}, {wording.count_text(first['parameters'])} parameters, "
+            f"{wording.bytes_text(first['gradient_bytes'])} of gradients per iteration, {workload.iterations} "
+            f"iterations, batch {workload.batch_per_worker} on each of {self.scenario.topology.workers} workers)"
+            f"{', in turn, block by block' if self.in_turn else ', one method after the other'}."
+        )
+
+    def _how_it_repeats(self) -> Markup:
+        results = Markup("<code>results.json</code>")
+        repeats = Markup(
+            "In virtual time the same scenario and seed give the same {}, byte by byte, with the same package versions."
+        )
+        if self.built["backend"] != "sim":
+            repeats = Markup(
+                "In real time the parameters of the switch method repeat bit by bit, the times within their spread."
+            )
+        files = Markup(
+            "{} beside this file holds every number of this report, <code>host.json</code> the facts of this machine."
+        )
+        return Markup("Seed {}. {} {}").format(self.scenario.seed, repeats.format(results), files.format(results))
+
+    def _definitions(self) -> list[tuple[str, str]]:
+        framings = ", ".join(
+            f"{self.names[entry['method']]} {wording.percent_text(entry['summary']['bound']['framing_efficiency'])}"
+            for entry in self.methods
+        )
+        definitions = dict(_WORDS["definitions"])
+        definitions["Bound"] = definitions["Bound"].format(framings=framings)
+        if self.in_turn:
+            definitions["Interval"] = definitions["Interval"].format(blocks=len(self.methods[0]["blocks"]))
+        else:
+            del definitions["Interval"]
+        return list(definitions.items())
+
+
+def render(built: dict[str, Any], host: dict[str, Any], drawn: Mapping[str, Figure]) -> str:
+    """The report's HTML. `drawn`: figures by name."""
+    page = _Page(built, host, drawn)
+    sections = page.sections()
+    header = [*page.header(), part("nav", sections)]
+    return page_kit.render(page.scenario.title, header, sections, crossed=page.stamp["kind"] == "invalid")
 
 
 _GROUPS = {
@@ -124,300 +250,6 @@ _GROUPS = {
     "set-up": "Set-up",
 }
 """Parts of the page, in its order."""
-
-
-def _columns(names: Sequence[str], rows: Sequence[Row]) -> tuple[list[str], list[Row]] | None:
-    """Heads and rows: a column per method, or with many methods a row each; None without rows."""
-    if not rows:
-        return None
-    if len(names) <= COLUMNS_MOST:
-        return ["", *names], list(rows)
-    heads = ["Method", *(_BRIEF.get(label, label) for label, _ in rows)]
-    return heads, [(name, [cells[index] for _, cells in rows]) for index, name in enumerate(names)]
-
-
-def table_rows(built: dict[str, Any]) -> list[Row]:
-    """The table printed in the terminal: one row per quantity, a cell per method."""
-    groups = row_groups(built)
-    bits = [row for row in groups["bytes"] if row[0] == BITS]
-    return [
-        *bits,
-        *groups["time"],
-        *groups["bytes"][len(bits) :],
-        *groups["links"],
-        *groups["learning"],
-        *groups["speed-up"],
-    ]
-
-
-def row_groups(built: dict[str, Any]) -> dict[str, list[Row]]:
-    """Rows of quantities by what they are about; no rows where there is nothing to say."""
-    methods = built["methods"]
-    summaries = [entry["summary"] for entry in methods]
-
-    def times(key: str) -> list[tuple[str, str]]:
-        return [
-            (wording.time_text(s[key]["median"]), f"{wording.time_text(s[key]['p10'])} … {_p90(s[key])}")
-            for s in summaries
-        ]
-
-    coded = any("codec" in s for s in summaries)
-    link_rows = link_sharing.rows(built)
-    time = [
-        ("Iteration time", times("iteration_ns")),
-        *_prediction_rows(methods),
-        ("Compute time", times("compute_ns")),
-        ("Communication time", [_with_bound(s) for s in summaries]),
-        ("Exposed communication", times("exposed_communication_ns")),
-        *_first_layer_rows(summaries),
-        ("algbw", [(_algbw(s["algbw_bytes_per_s"]), "") for s in summaries]),
-        ("busbw", [(_busbw(entry), "") for entry in methods]),
-    ]
-    lost = any("gradient_loss" in entry for entry in methods)
-    traffic = [
-        *([(BITS, [wording.codec_text(entry) for entry in methods])] if coded else []),
-        ("Wire bytes per rank, sent", [_wire(s, "tx") for s in summaries]),
-        ("Wire bytes per rank, received", [_wire(s, "rx") for s in summaries]),
-        *_server_rows(summaries),
-        *_call_path_rows(methods),
-        ("Retransmissions", [(wording.count_text(entry["retransmissions"]), "") for entry in methods]),
-        *([("Gradients lost", list(map(_lost, methods)))] if lost else []),
-    ]
-    return {
-        "time": time,
-        "bytes": traffic,
-        "links": [row for row in link_rows if row[0] not in _SPECIAL],
-        "learning": [
-            *(row for row in link_rows if row[0] in _SPECIAL),
-            *([] if wording.replayed(built) else _training_rows(built)),
-        ],
-        "speed-up": [
-            ("Speed-up of an iteration", [_iteration_speedup(entry) for entry in methods]),
-            ("Speed-up of communication", [_communication_speedup(entry) for entry in methods]),
-        ],
-    }
-
-
-def _training_rows(built: dict[str, Any]) -> list[Row]:
-    """What was learnt."""
-    summaries, against = [entry["summary"] for entry in built["methods"]], wording.against_baseline
-    of_methods = list(zip(summaries, built["methods"], strict=True))
-    accuracy = [
-        (wording.percent_text(s["final_accuracy"], 2), against(built, entry, "final_accuracy"))
-        for s, entry in of_methods
-    ]
-    loss = [(wording.number_text(s["final_loss"]), against(built, entry, "final_loss")) for s, entry in of_methods]
-    return [
-        ("Final test accuracy", accuracy),
-        ("Final test loss", loss),
-        ("Final training loss", [(wording.number_text(s["final_training_loss"]), "") for s in summaries]),
-        ("Parameters on all ranks", [_identical(entry) for entry in built["methods"]]),
-    ]
-
-
-BITS = "Bits per value"
-COLUMNS_MOST = 4  # methods side by side; more become rows
-
-
-def turned(names: Sequence[str], rows: Sequence[Row], *, notes: bool = True) -> tuple[list[str], list[Row]]:
-    """Heads and rows of the main table: a column per method, or with many methods a row each and fewer quantities.
-
-    notes: keep the small lines of a table with many methods.
-    """
-    if len(names) <= COLUMNS_MOST:
-        return ["", *names], list(rows)
-    brief = _BRIEF_CODED if any(label == BITS for label, _ in rows) else _BRIEF
-    labels = {label for label, _ in rows}
-    left_out = _LESS_TELLING if labels & _SPECIAL else set()
-    chosen = [row for row in rows if row[0] in brief and row[0] not in left_out]
-    heads = ["Method", *(brief[label] for label, _ in chosen)]
-    return heads, [
-        (name, [(cells[index][0], cells[index][1] if notes else "") for _, cells in chosen])
-        for index, name in enumerate(names)
-    ]
-
-
-_BRIEF = {
-    "Iteration time": "Iteration",
-    "Iteration time by the model": "Model",
-    "Compute time": "Compute",
-    "Communication time": "Communication",
-    "First layer: gradient ready to sum back": "First layer",
-    "Wire bytes per rank, sent": "Sent per rank",
-    "Retransmissions": "Resent",
-    "Values lost for good": "Lost",
-    "Ranks in a sum": "Ranks",
-    "Time to accuracy": "To accuracy",
-    "Final test accuracy": "Accuracy",
-    "Speed-up of an iteration": "Iteration speed-up",
-    "Speed-up of communication": "Communication speed-up",
-}
-"""Columns of the table of many methods: heads by row of the table of few."""
-
-_BRIEF_CODED = {
-    BITS: "Bits",
-    "Iteration time": "Iteration",
-    "Communication time": "Communication",
-    "Wire bytes per rank, sent": "Sent per rank",
-    "Wire bytes per rank, received": "Received",
-    "Ranks in a sum": "Ranks",
-    "Time to accuracy": "To accuracy",
-    "Final test accuracy": "Accuracy",
-    "Final test loss": "Test loss",
-    "Speed-up of an iteration": "Speed-up",
-}
-"""The same where some method has a codec."""
-
-
-_SPECIAL = {"Values lost for good", "Ranks in a sum", "Time to accuracy"}
-_LESS_TELLING = {"Compute time", "First layer: gradient ready to sum back", "Wire bytes per rank, received"}
-"""Where any of the former are there, these make the table of many methods too wide for a page."""
-
-
-def _prediction_rows(methods: list[dict[str, Any]]) -> list[Row]:
-    """What the model of schedules predicts, beside what was measured; none without a schedule."""
-    predictions = [entry.get("environment", {}).get("predicted_iteration_ns") for entry in methods]
-    if not any(predictions):
-        return []
-    cells = [
-        (
-            wording.time_text(predicted),
-            f"measured {wording.percent_text(entry['summary']['iteration_ns']['median'] / predicted, 0)} of it",
-        )
-        if predicted
-        else ("–", "")  # noqa: RUF001
-        for predicted, entry in zip(predictions, methods, strict=True)
-    ]
-    return [("Iteration time by the model", cells)]
-
-
-def _first_layer_rows(summaries: list[dict[str, Any]]) -> list[Row]:
-    """How long the first layer waited for its sum, which the next forward pass begins with; none if it isn't known."""
-    spreads = [numbers.get("first_layer_ns") for numbers in summaries]
-    if not any(spreads):
-        return []
-    waits = [numbers.get("first_layer_wait_ns") for numbers in summaries]
-    cells = [
-        (wording.time_text(span["median"]), f"of it in queues {wording.time_text(wait['median'])}")
-        if span and wait
-        else ("–", "")  # noqa: RUF001
-        for span, wait in zip(spreads, waits, strict=True)
-    ]
-    return [("First layer: gradient ready to sum back", cells)]
-
-
-def _p90(spread: dict[str, float]) -> str:
-    return wording.time_text(spread["p90"])
-
-
-def _with_bound(numbers: dict[str, Any]) -> tuple[str, str]:
-    least = wording.time_text(numbers["bound"]["communication_ns"])
-    share = wording.percent_text(numbers["share_of_bound"], 0)
-    by = f" by {link}" if (link := wording.busiest_link(numbers)) else ""
-    return wording.time_text(numbers["communication_ns"]["median"]), f"bound {least}{by}, {share} of it reached"
-
-
-def _wire(numbers: dict[str, Any], direction: str) -> tuple[str, str]:
-    measured = wording.bytes_text(numbers[f"wire_{direction}_bytes_per_rank_iteration"])
-    both = numbers["bound"]["wire_bytes_per_rank"]
-    return measured, f"bound {wording.bytes_text(numbers['bound'].get(f'wire_{direction}_bytes_per_rank', both))}"
-
-
-def _server_rows(summaries: list[dict[str, Any]]) -> list[Row]:
-    """What the busiest parameter server's link carried; none where no server has a link of its own."""
-    if not any("bound_wire_bytes_per_server" in numbers for numbers in summaries):
-        return []
-
-    def cell(numbers: dict[str, Any], direction: str) -> tuple[str, str]:
-        measured = numbers.get(f"wire_{direction}_bytes_per_server_iteration")
-        both = numbers.get("bound_wire_bytes_per_server")
-        least = numbers.get(f"bound_wire_{direction}_bytes_per_server", both)
-        return wording.bytes_text(measured), f"bound {wording.bytes_text(least)}" if least else ""
-
-    return [
-        (f"Wire bytes per server, {what}", [cell(numbers, direction) for numbers in summaries])
-        for what, direction in (("sent", "tx"), ("received", "rx"))
-    ]
-
-
-def _call_path_rows(methods: list[dict[str, Any]]) -> list[Row]:
-    """The path that PyTorch's calls took (switch, gloo, …); no row where no method counted its calls."""
-    if not any("ways" in entry for entry in methods):
-        return []
-    return [("Calls of each rank, by path", [_call_paths(entry.get("ways", {})) for entry in methods])]
-
-
-def _call_paths(ways: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[str, str]:
-    calls_by_path: dict[str, list[tuple[str, int, int]]] = {}
-    for kind, by_path in sorted(ways.items()):
-        for path, count in by_path.items():
-            calls_by_path.setdefault(path, []).append((kind, count["calls"], count["bytes"]))
-    shares = [f"{path} {wording.bytes_text(sum(size for *_, size in kinds))}" for path, kinds in calls_by_path.items()]
-    calls = [
-        f"{path}: " + ", ".join(f"{calls} {kind}" for kind, calls, _ in kinds) for path, kinds in calls_by_path.items()
-    ]
-    return ", ".join(shares) or "–", "; ".join(calls)  # noqa: RUF001
-
-
-def _algbw(bytes_per_s: float | None) -> str:
-    return "–" if bytes_per_s is None else f"{wording.bytes_text(bytes_per_s)}/s"  # noqa: RUF001
-
-
-def _busbw(entry: dict[str, Any]) -> str:
-    """Only host methods have one: in-network reduction moves fewer bytes than busbw assumes."""
-    algbw = entry["summary"]["algbw_bytes_per_s"]
-    if entry["method"].is_switch or algbw is None:
-        return "not defined"
-    return _algbw(algbw * entry["summary"]["bound"]["traffic_factor"])
-
-
-def _lost(entry: dict[str, Any]) -> tuple[str, str]:
-    if (lost := entry.get("gradient_loss")) is None:
-        return "none", ""
-    return wording.percent_text(lost["up"], 3), f"of sums on their way back {wording.percent_text(lost['down'], 3)}"
-
-
-def _identical(entry: dict[str, Any]) -> tuple[str, str]:
-    if unequal_ranks(entry):
-        return "DIFFERENT", wording.why_different(entry)
-    if not entry["summary"]["parameters_identical"]:
-        return "different, as this method allows", "sums may be lost on their way back to a rank"
-    if (delay := wording.gradient_delay(entry)) is None:
-        return "bit-identical", ""
-    most = entry["environment"]["gradient_delay_most"]
-    return "the servers', in the end", f"{delay:.1f} gradients of others before one's own, at most {most}"
-
-
-def _iteration_speedup(entry: dict[str, Any]) -> tuple[str, str]:
-    numbers = entry["comparison"]
-    if numbers is None:
-        return "baseline", ""
-    quoted = numbers["headline"]
-    value, limit = wording.times_text(quoted["speedup"]), f"limit {wording.times_text(quoted['limit'])}"
-    if quoted["speedup"] is None and quoted["at_equal_compute"]:
-        return value, "compute differed by more than half"
-    if quoted["at_equal_compute"]:
-        value += " at equal compute"
-        limit = f"{wording.times_text(numbers['iteration_speedup'])} as measured; {limit}"
-    if not numbers.get("same_wait", True):
-        limit = "waits for fewer ranks"
-    return value, "; ".join(filter(None, (_interval(quoted["interval"]), limit)))
-
-
-def _interval(interval: Sequence[float] | None) -> str:
-    return wording.interval_text(interval) + ", no difference beyond noise" * (not resolved(interval))
-
-
-def _communication_speedup(entry: dict[str, Any]) -> tuple[str, str]:
-    numbers = entry["comparison"]
-    if numbers is None:
-        return "baseline", ""
-    interval = numbers["communication_speedup_interval"]
-    note = f"{_interval(interval)}; " * bool(interval)
-    note += f"bound {wording.times_text(numbers['communication_speedup_bound'])}"
-    if numbers["beyond_bound"]:
-        note += "; beyond it, see below"
-    return wording.times_text(numbers["communication_speedup"]), note
 
 
 def _stamp(built: dict[str, Any]) -> dict[str, Any]:
@@ -456,17 +288,6 @@ def _stamp(built: dict[str, Any]) -> dict[str, Any]:
         "kind": "invalid",
         "text": "This machine did not emulate the links faithfully: do not use or quote the times in this report.",
     }
-
-
-def _certificates(built: dict[str, Any]) -> list[dict[str, Any]]:
-    """One entry per method that has a certificate; each measure beside its bound."""
-    certificates = []
-    for entry in built["methods"]:
-        certificate = entry["certificate"]
-        if certificate is None:
-            continue
-        certificates.append({"method": entry["method"], "rows": _measures(certificate), **certificate})
-    return certificates
 
 
 def _notes(built: dict[str, Any]) -> list[tuple[str, list[str]]]:

@@ -1,26 +1,67 @@
-"""Pages: one HTML file each that needs nothing else, all from the same base, style sheet and parts (`templates/`)."""
+"""Pages: one HTML file each that needs nothing else: a list of sections, all with the parts and style of `templates/`.
+
+A part is HTML: `text`, `number`, `stamp`, `items`, `details`, `nav`, `figure`, `table`, `plain_table`, `facts` of
+`parts.html.j2`, made by `part`. Words are escaped, unless they are Markup.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from emulation.report.svg import inline_svg
 from emulation.scenario.errors import RunFailed
 
+TEMPLATES = Path(__file__).parent / "templates"
 
-def render(template: str, **values: Any) -> str:
-    """A page's HTML. template: its name, without the ending."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(f"{template}.html.j2").render(**values)
+
+
+@dataclass(frozen=True)
+class Section:
+    """name: what links to it point to; "" if there are none."""
+
+    title: str
+    parts: Sequence[Markup]
+    name: str = ""
+
+
+def part(kind: str, *values: Any, **options: Any) -> Markup:
+    """A part of a page. kind, values: as `parts.html.j2` has it."""
+    macro = getattr(_environment().get_template("parts.html.j2").module, kind)
+    return Markup(macro(*values, **options))
+
+
+def text(words: str, kind: str = "", tag: str = "p") -> Markup:
+    """A paragraph, or a heading."""
+    return part("text", words, kind, tag)
+
+
+def figure(drawing: Figure, name: str, caption: str = "", title: str = "") -> Markup:
+    """A figure as SVG, with its caption. title: what it shows, where the caption doesn't say it."""
+    return part("figure", inline_svg(drawing, name, title or caption or name), caption)
+
+
+def render(title: str, header: Sequence[Markup], sections: Sequence[Section], *, crossed: bool = False) -> str:
+    """A page's HTML. header: what stands above the first section. crossed: nothing in it can be used."""
+    page = _environment().get_template("page.html.j2")
+    return page.render(title=title, header=header, sections=sections, crossed=crossed)
 
 
 def insert_results(page: Path, command: str, text: str) -> None:
@@ -34,8 +75,3 @@ def insert_results(page: Path, command: str, text: str) -> None:
     if not begins or not ends:
         raise RunFailed(f"{page}: has no place for the results: lines '{begin}' and '{end}'")
     page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}", encoding="utf-8")
-
-
-def drawn(figure: Any, name: str, caption: str = "", title: str = "") -> dict[str, Any]:
-    """A figure as templates take it. title: "" if its caption says what it is."""
-    return {"svg": inline_svg(figure, name, title or caption or name), "caption": caption, "title": title}

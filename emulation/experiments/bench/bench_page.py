@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from emulation.experiments.bench import text_table
 from emulation.experiments.bench.allreduce.answer import SUMMARY_HEADS, answer, summary
 from emulation.experiments.bench.document import failures
 from emulation.report import page_kit
+from emulation.report.page_kit import Section, part, text
 
 TITLES = {
     "allreduce": "Allreduce on shaped links",
@@ -49,16 +51,36 @@ def write_page(built: dict[str, Any], figures: Mapping[str, Figure], path: Path)
         for name in NETWORKS
         if parts.get(name)
     }
-    text = page_kit.render(
-        "bench",
-        built=built,
-        answer=answer(built),
-        summary_heads=SUMMARY_HEADS,
-        summary=summary(built),
-        failures=[*itertools.chain(*failures(parts, tuple(parts)))],
-        figures=[page_kit.drawn(figure, name, CAPTIONS[name], TITLES[name]) for name, figure in figures.items()],
-        titles=TITLES,
-        networks=networks,
-        facts=[(name.replace("_", " "), value) for name, value in {**built["machine"], **built["load"]}.items()],
-    )
-    path.write_text(text, encoding="utf-8")
+    title = "switchagg benchmark" + ", quick run" * built["quick"]
+    first = answer(built)
+    header = [text(title, "title")]
+    if first is not None:
+        header += [
+            part("number", first["number"], first["bound"]),
+            text(first["what"], "lead"),
+            part("stamp", first["stamp"]["kind"], first["stamp"]["word"], first["stamp"]["text"]),
+            *map(text, first["sentences"]),
+        ]
+    sections = [
+        Section(TITLES[name], [page_kit.figure(drawing, name, CAPTIONS[name], TITLES[name])])
+        for name, drawing in figures.items()
+    ]
+    if first is None:
+        header.append(text(sections[0].title if sections else "Nothing was measured", tag="h1"))
+        sections[:1] = [replace(section, title="") for section in sections[:1]]
+    if rows := summary(built):
+        longest = "The longest arrays, with bound and baseline"
+        sections.append(Section(longest, [part("plain_table", SUMMARY_HEADS, rows, longest)]))
+    if missing := [*itertools.chain(*failures(parts, tuple(parts)))]:
+        sections.append(Section("Not measured", [part("items", missing)]))
+    defined = "Columns, bounds and conditions are defined in emulation/experiments/bench/README.md."
+    numbers = [
+        part("details", TITLES[name], [text(table, "columns", "pre") for table in tables])
+        for name, tables in networks.items()
+    ]
+    facts = [(name.replace("_", " "), value) for name, value in {**built["machine"], **built["load"]}.items()]
+    sections += [
+        Section("Numbers", [text(defined, "soft"), *numbers]),
+        Section("Machine, and its load during the run", [part("facts", facts)]),
+    ]
+    path.write_text(page_kit.render("benchmark", header, sections), encoding="utf-8")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import log10
-from pathlib import Path
 from typing import Any
 
 from matplotlib import colormaps
@@ -30,10 +29,10 @@ PARTS = {"compute": "#BBBBBB", "codec": "#E69F00", "link": "#0072B2"}
 """Parts of an iteration's time, and their colours."""
 
 
-def write(document: dict[str, Any], folder: Path) -> list[Path]:
-    """PNGs of those the document has numbers for. Raises OSError."""
+def draw_all(document: dict[str, Any]) -> dict[str, Figure]:
+    """Those the document has numbers for, by name."""
     makers = {"accuracy": accuracy, "curves": curves, "error": error, "time": time_to_accuracy}
-    return figure_kit.write(figure_kit.draw({name: partial(make, document) for name, make in makers.items()}), folder)
+    return figure_kit.draw({name: partial(make, document) for name, make in makers.items()})
 
 
 def places(document: dict[str, Any]) -> Iterator[tuple[Place, list[Row]]]:

@@ -1,15 +1,25 @@
-"""A study as text: tables in Markdown for a page, and a few lines for the terminal."""
+"""A study for people: a page, its tables in Markdown, and a few lines for the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from matplotlib.figure import Figure
 
 from emulation.experiments.study.study_figures import places
 from emulation.experiments.study.study_plan import FLOAT32, is_method
+from emulation.report import page_kit
+from emulation.report.page_kit import Section, part, text
 from emulation.report.table_kit import columns, markdown
 from emulation.testbed.certificate.fidelity import rate_text
 
+CAPTIONS = {
+    "accuracy": "Wrong answers in the end, against bits per value on the busier direction of a link.",
+    "curves": "Accuracy over training, the mean of seeds.",
+    "error": "Squared error over training: of a worker's codes, and of the sum.",
+    "time": "Seconds to the accuracy of 16 bits, by line rate: computing, coding and the link, one after the other.",
+}
 HEADS = (
     "codec",
     "accuracy",
@@ -25,20 +35,30 @@ HEADS = (
 )
 
 
-def tables(document: dict[str, Any]) -> list[str]:
-    """Markdown: a table for each workload and number of workers, and what the columns are."""
-    lines: list[str] = []
+def _tables(document: dict[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """A title, heads and rows for each workload and number of workers."""
+    heads = [*HEADS, *(f"time, {rate_text(rate)}" for rate in document["line_rates_bps"])]
     for (workload, workers), rows in places(document):
         first = rows[0]
-        lines += [
-            f"### {workload}, {workers} workers: {first['parameters']:,} parameters, {first['iterations']} iterations, "
-            f"{min(row['seeds'] for row in rows)} seeds",
-            "",
-        ]
-        rates = [rate_text(line) for line in document["line_rates_bps"]]
-        heads = [*HEADS, *(f"time, {rate}" for rate in rates)]
-        lines += [*markdown(heads, [_cells(document, row) for row in rows]), ""]
-    return lines
+        title = (
+            f"{workload}, {workers} workers: {first['parameters']:,} parameters, {first['iterations']} iterations, "
+            f"{min(row['seeds'] for row in rows)} seeds"
+        )
+        yield title, heads, [_cells(document, row) for row in rows]
+
+
+def tables(document: dict[str, Any]) -> list[str]:
+    """The tables in Markdown."""
+    return [line for title, *table in _tables(document) for line in (f"### {title}", "", *markdown(*table), "")]
+
+
+def page(document: dict[str, Any], figures: Mapping[str, Figure]) -> str:
+    """The page's HTML. figures: by name."""
+    sections = [Section(title, [part("plain_table", *table, title)]) for title, *table in _tables(document)]
+    facts = [(name.replace("_", " "), value) for name, value in document["facts"].items()]
+    sections += [Section("Machine", [part("facts", facts)])]
+    drawn = [page_kit.figure(drawing, name, CAPTIONS[name]) for name, drawing in figures.items()]
+    return page_kit.render("codecs", [text("Codecs beside float32 and 16 bits", tag="h1"), *drawn], sections)
 
 
 def lines(document: dict[str, Any]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from emulation.experiments.cells import CELLS, CellStore, Log, Record, chosen, failures, run_cells, version
 from emulation.experiments.study import costs, study_plan, summary
 from emulation.experiments.study.study_plan import StudyCell
+from emulation.report import figure_kit
 from emulation.results.results import write_json
 from emulation.scenario.errors import RunFailed
 
@@ -95,7 +96,8 @@ def write_reports(out: Path, store: CellStore, log: Log, *, quick: bool = False)
     }
     document = summary.build(every, rates, compute_ns, {k: v for k, v in measured.items() if v}, machine())
     write_json(out / STUDY, document)
-    paths = [out / STUDY, *study_figures.write(document, out), out / "tables.md"]
-    tables = study_page.tables(document)
-    paths[-1].write_text("\n".join(tables) + "\n", encoding="utf-8")
+    figures = study_figures.draw_all(document)
+    paths = [out / STUDY, *figure_kit.write(figures, out), out / "tables.md", out / "study.html"]
+    paths[-2].write_text("\n".join(study_page.tables(document)) + "\n", encoding="utf-8")
+    paths[-1].write_text(study_page.page(document, figures), encoding="utf-8")
     return [*study_page.lines(document), *map(str, paths)]

@@ -12,16 +12,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from emulation.experiments.cells import point_text, value_text, values_text
 from emulation.report import comparison_figures, figure_kit, wording
-from emulation.report.page_kit import drawn as shown_as
-from emulation.report.page_kit import render
+from emulation.report.page_kit import Section, part, render, text
+from emulation.report.page_kit import figure as figure_part
 from emulation.report.svg import WIDTH, tips
 from emulation.results.results import write_json
-from emulation.results.speedups import ratio, resolved
+from emulation.results.speedups import VALID, ratio, resolved
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import Scenario
 from emulation.scenario.sweep_axes import SEED, Point, Value
@@ -317,11 +318,30 @@ def _render(document: dict[str, Any], drawn: dict[str, Figure]) -> str:
     caption = "Every run of every method is in results.csv."
     if len(panels) > PANELS_MOST:
         caption += f" {len(panels) - PANELS_MOST} more combinations are in the tables below."
-    return render(
-        "sweep",
-        sweep=document,
-        tables=panels,
-        headline=headline(document),
-        figures=[shown_as(figure, name, caption) for name, figure in drawn.items()],
-        words=wording,
+    parts = []
+    for title, heads, rows, places in panels:
+        parts += [text(title, tag="h3")] if title else []
+        reports = [Markup("<br>").join(map(_report_link, place.runs)) for place in places]
+        parts.append(part("table", heads, rows, title or "Iteration time", last=["Report", *reports]))
+    baseline = wording.in_text(document["baseline"]) if document["baseline"] else "no baseline"
+    note = (
+        f"Medians over the iterations after the warm-up; speed-ups of an iteration over {baseline}, each with its "
+        "limit, if communication were free; and of a schedule over the same method that sends first come, first served."
     )
+    note += " Time is virtual and exact." * (document["backend"] == "sim")
+    return render(
+        document["title"],
+        [
+            text(document["title"], "title"),
+            text(headline(document), tag="h1"),
+            *(figure_part(drawing, name, caption) for name, drawing in drawn.items()),
+        ],
+        [Section("Iteration time", [*parts, text(note, "small")])],
+    )
+
+
+def _report_link(run: dict[str, Any]) -> Markup:
+    """Where the report of a run is, and its verdict, unless that is VALID."""
+    link = Markup('<a href="{0}/report.html">{0}</a>').format(run["folder"]) if run["folder"] else Markup("–")  # noqa: RUF001
+    verdict = run["verdict"]
+    return link + Markup(" <strong>{}</strong>").format(verdict) if verdict not in (None, VALID) else link

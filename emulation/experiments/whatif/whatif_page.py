@@ -14,7 +14,8 @@ from matplotlib.patches import Patch
 
 from emulation.experiments.whatif.gains import words
 from emulation.report import figure_kit, page_kit
-from emulation.report.svg import INK, WIDTH, tip
+from emulation.report.page_kit import Section, part
+from emulation.report.svg import INK, WIDTH, inline_svg, tip
 from emulation.report.table_kit import columns
 from emulation.report.wording import bytes_text, name_of, time_text
 from emulation.results.results import write_json
@@ -39,16 +40,29 @@ def write(document: dict[str, Any], folder: Path) -> Path:
     write_json(folder / "whatif.json", document)
     figures = figure_kit.draw({"whatif": lambda: figure(document)})
     figure_kit.write(figures, folder)
-    drawing = page_kit.drawn(figures["whatif"], "whatif", CAPTION)
-    (folder / "whatif.svg").write_text(drawing["svg"], encoding="utf-8")
+    svg = inline_svg(figures["whatif"], "whatif", CAPTION)
+    (folder / "whatif.svg").write_text(svg, encoding="utf-8")
+    held_up = (
+        "Held up by: what an iteration would gain most without. compute: ranks hardly wait; link: bytes at the line's "
+        "rate; latency: round trips and what calls cost hosts; slots: the switch's window."
+    )
+    tables = [
+        Section(rate := rate_text(link["rate_bps"]), [part("plain_table", HEADS, rows(link), rate)])
+        for link in document["links"]
+    ]
+    name = document["run"]["name"]
     text = page_kit.render(
-        "whatif",
-        document=document,
-        headlines=[headline(link) for link in document["links"]],
-        tables=[(rate_text(link["rate_bps"]), rows(link)) for link in document["links"]],
-        heads=HEADS,
-        about=list(about(document)),
-        drawn=drawing,
+        f"{name}: what if",
+        [
+            page_kit.text(f"What other methods would gain {name}", "title"),
+            *(page_kit.text(headline(link), tag="h1") for link in document["links"]),
+            part("figure", svg, CAPTION),
+        ],
+        [
+            *tables,
+            Section("", [page_kit.text(held_up, "small")]),
+            Section("The run, and how this was forecast", [part("facts", list(about(document)))]),
+        ],
     )
     path = folder / "whatif.html"
     path.write_text(text, encoding="utf-8")
@@ -182,8 +196,8 @@ def _legend(document: dict[str, Any]) -> list[Artist]:
 def _broken(method: str) -> str:
     """A name in lines short enough that the bars keep their room."""
     lines = [""]
-    for part in re.split(r"(?=[~+,])", method):
-        if lines[-1] and len(lines[-1]) + len(part) > LABEL_MAX:
+    for piece in re.split(r"(?=[~+,])", method):
+        if lines[-1] and len(lines[-1]) + len(piece) > LABEL_MAX:
             lines.append("")
-        lines[-1] += part
+        lines[-1] += piece
     return "\n".join(lines)

@@ -106,7 +106,7 @@ def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, m
     left = 0
     monkeypatch.setattr(study_request, "write_reports", write_reports)
     assert run(tmp_path / "cut")[0] == 0, "nothing is left to train"
-    for name in ("study.json", "accuracy.png", "curves.png", "error.png", "tables.md"):
+    for name in ("study.json", "accuracy.png", "curves.png", "error.png", "tables.md", "study.html"):
         assert (tmp_path / "cut" / name).stat().st_size > 0
     document = json.loads((tmp_path / "cut" / "study.json").read_text())
     assert [row["codec"] for row in document["rows"]] == list(CODECS)

@@ -11,7 +11,8 @@ from example_results import SCENARIO, FakeCertificate, result
 
 from emulation.experiments.compare import problems
 from emulation.report import comparison_report, wording
-from emulation.report.comparison_report import table_rows, write_report
+from emulation.report.comparison_report import write_report
+from emulation.report.comparison_rows import table_rows
 from emulation.results.results import Evaluation, MethodResult, document
 from emulation.results.speedups import comparison
 from emulation.scenario.scenario import parse

@@ -1,0 +1,305 @@
+"""The tables of a comparison: rows of quantities, a cell for each method, the same on the page and in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from emulation.report import link_sharing, wording
+from emulation.results.results import unequal_ranks
+from emulation.results.speedups import resolved
+
+Row = tuple[str, list[tuple[str, str]]]
+"""Label, and for each method the value and a small line below it ("" for none)."""
+
+
+def columns(names: Sequence[str], rows: Sequence[Row]) -> tuple[list[str], list[Row]]:
+    """Heads and rows of a table on the page: a column per method, or with many methods a row each."""
+    if len(names) <= COLUMNS_MOST:
+        return ["", *names], list(rows)
+    heads = ["Method", *(_BRIEF.get(label, label) for label, _ in rows)]
+    return heads, [(name, [cells[index] for _, cells in rows]) for index, name in enumerate(names)]
+
+
+def table_rows(built: dict[str, Any]) -> list[Row]:
+    """The table printed in the terminal: one row per quantity, a cell per method."""
+    groups = row_groups(built)
+    bits = [row for row in groups["bytes"] if row[0] == BITS]
+    return [
+        *bits,
+        *groups["time"],
+        *groups["bytes"][len(bits) :],
+        *groups["links"],
+        *groups["learning"],
+        *groups["speed-up"],
+    ]
+
+
+def row_groups(built: dict[str, Any]) -> dict[str, list[Row]]:
+    """Rows of quantities by what they are about; no rows where there is nothing to say."""
+    methods = built["methods"]
+    summaries = [entry["summary"] for entry in methods]
+
+    def times(key: str) -> list[tuple[str, str]]:
+        return [
+            (wording.time_text(s[key]["median"]), f"{wording.time_text(s[key]['p10'])} … {_p90(s[key])}")
+            for s in summaries
+        ]
+
+    coded = any("codec" in s for s in summaries)
+    link_rows = link_sharing.rows(built)
+    time = [
+        ("Iteration time", times("iteration_ns")),
+        *_prediction_rows(methods),
+        ("Compute time", times("compute_ns")),
+        ("Communication time", [_with_bound(s) for s in summaries]),
+        ("Exposed communication", times("exposed_communication_ns")),
+        *_first_layer_rows(summaries),
+        ("algbw", [(_algbw(s["algbw_bytes_per_s"]), "") for s in summaries]),
+        ("busbw", [(_busbw(entry), "") for entry in methods]),
+    ]
+    lost = any("gradient_loss" in entry for entry in methods)
+    traffic = [
+        *([(BITS, [wording.codec_text(entry) for entry in methods])] if coded else []),
+        ("Wire bytes per rank, sent", [_wire(s, "tx") for s in summaries]),
+        ("Wire bytes per rank, received", [_wire(s, "rx") for s in summaries]),
+        *_server_rows(summaries),
+        *_call_path_rows(methods),
+        ("Retransmissions", [(wording.count_text(entry["retransmissions"]), "") for entry in methods]),
+        *([("Gradients lost", list(map(_lost, methods)))] if lost else []),
+    ]
+    return {
+        "time": time,
+        "bytes": traffic,
+        "links": [row for row in link_rows if row[0] not in _SPECIAL],
+        "learning": [
+            *(row for row in link_rows if row[0] in _SPECIAL),
+            *([] if wording.replayed(built) else _training_rows(built)),
+        ],
+        "speed-up": [
+            ("Speed-up of an iteration", [_iteration_speedup(entry) for entry in methods]),
+            ("Speed-up of communication", [_communication_speedup(entry) for entry in methods]),
+        ],
+    }
+
+
+def _training_rows(built: dict[str, Any]) -> list[Row]:
+    """What was learnt."""
+    summaries, against = [entry["summary"] for entry in built["methods"]], wording.against_baseline
+    of_methods = list(zip(summaries, built["methods"], strict=True))
+    accuracy = [
+        (wording.percent_text(s["final_accuracy"], 2), against(built, entry, "final_accuracy"))
+        for s, entry in of_methods
+    ]
+    loss = [(wording.number_text(s["final_loss"]), against(built, entry, "final_loss")) for s, entry in of_methods]
+    return [
+        ("Final test accuracy", accuracy),
+        ("Final test loss", loss),
+        ("Final training loss", [(wording.number_text(s["final_training_loss"]), "") for s in summaries]),
+        ("Parameters on all ranks", [_identical(entry) for entry in built["methods"]]),
+    ]
+
+
+BITS = "Bits per value"
+COLUMNS_MOST = 4  # methods side by side; more become rows
+
+
+def turned(names: Sequence[str], rows: Sequence[Row], *, notes: bool = True) -> tuple[list[str], list[Row]]:
+    """Heads and rows of the main table: a column per method, or with many methods a row each and fewer quantities.
+
+    notes: keep the small lines of a table with many methods.
+    """
+    if len(names) <= COLUMNS_MOST:
+        return ["", *names], list(rows)
+    brief = _BRIEF_CODED if any(label == BITS for label, _ in rows) else _BRIEF
+    labels = {label for label, _ in rows}
+    left_out = _LESS_TELLING if labels & _SPECIAL else set()
+    chosen = [row for row in rows if row[0] in brief and row[0] not in left_out]
+    heads = ["Method", *(brief[label] for label, _ in chosen)]
+    return heads, [
+        (name, [(cells[index][0], cells[index][1] if notes else "") for _, cells in chosen])
+        for index, name in enumerate(names)
+    ]
+
+
+_BRIEF = {
+    "Iteration time": "Iteration",
+    "Iteration time by the model": "Model",
+    "Compute time": "Compute",
+    "Communication time": "Communication",
+    "First layer: gradient ready to sum back": "First layer",
+    "Wire bytes per rank, sent": "Sent per rank",
+    "Retransmissions": "Resent",
+    "Values lost for good": "Lost",
+    "Ranks in a sum": "Ranks",
+    "Time to accuracy": "To accuracy",
+    "Final test accuracy": "Accuracy",
+    "Speed-up of an iteration": "Iteration speed-up",
+    "Speed-up of communication": "Communication speed-up",
+}
+"""Columns of the table of many methods: heads by row of the table of few."""
+
+_BRIEF_CODED = {
+    BITS: "Bits",
+    "Iteration time": "Iteration",
+    "Communication time": "Communication",
+    "Wire bytes per rank, sent": "Sent per rank",
+    "Wire bytes per rank, received": "Received",
+    "Ranks in a sum": "Ranks",
+    "Time to accuracy": "To accuracy",
+    "Final test accuracy": "Accuracy",
+    "Final test loss": "Test loss",
+    "Speed-up of an iteration": "Speed-up",
+}
+"""The same where some method has a codec."""
+
+
+_SPECIAL = {"Values lost for good", "Ranks in a sum", "Time to accuracy"}
+_LESS_TELLING = {"Compute time", "First layer: gradient ready to sum back", "Wire bytes per rank, received"}
+"""Where any of the former are there, these make the table of many methods too wide for a page."""
+
+
+def _prediction_rows(methods: list[dict[str, Any]]) -> list[Row]:
+    """What the model of schedules predicts, beside what was measured; none without a schedule."""
+    predictions = [entry.get("environment", {}).get("predicted_iteration_ns") for entry in methods]
+    if not any(predictions):
+        return []
+    cells = [
+        (
+            wording.time_text(predicted),
+            f"measured {wording.percent_text(entry['summary']['iteration_ns']['median'] / predicted, 0)} of it",
+        )
+        if predicted
+        else ("–", "")  # noqa: RUF001
+        for predicted, entry in zip(predictions, methods, strict=True)
+    ]
+    return [("Iteration time by the model", cells)]
+
+
+def _first_layer_rows(summaries: list[dict[str, Any]]) -> list[Row]:
+    """How long the first layer waited for its sum, which the next forward pass begins with; none if it isn't known."""
+    spreads = [numbers.get("first_layer_ns") for numbers in summaries]
+    if not any(spreads):
+        return []
+    waits = [numbers.get("first_layer_wait_ns") for numbers in summaries]
+    cells = [
+        (wording.time_text(span["median"]), f"of it in queues {wording.time_text(wait['median'])}")
+        if span and wait
+        else ("–", "")  # noqa: RUF001
+        for span, wait in zip(spreads, waits, strict=True)
+    ]
+    return [("First layer: gradient ready to sum back", cells)]
+
+
+def _p90(spread: dict[str, float]) -> str:
+    return wording.time_text(spread["p90"])
+
+
+def _with_bound(numbers: dict[str, Any]) -> tuple[str, str]:
+    least = wording.time_text(numbers["bound"]["communication_ns"])
+    share = wording.percent_text(numbers["share_of_bound"], 0)
+    by = f" by {link}" if (link := wording.busiest_link(numbers)) else ""
+    return wording.time_text(numbers["communication_ns"]["median"]), f"bound {least}{by}, {share} of it reached"
+
+
+def _wire(numbers: dict[str, Any], direction: str) -> tuple[str, str]:
+    measured = wording.bytes_text(numbers[f"wire_{direction}_bytes_per_rank_iteration"])
+    both = numbers["bound"]["wire_bytes_per_rank"]
+    return measured, f"bound {wording.bytes_text(numbers['bound'].get(f'wire_{direction}_bytes_per_rank', both))}"
+
+
+def _server_rows(summaries: list[dict[str, Any]]) -> list[Row]:
+    """What the busiest parameter server's link carried; none where no server has a link of its own."""
+    if not any("bound_wire_bytes_per_server" in numbers for numbers in summaries):
+        return []
+
+    def cell(numbers: dict[str, Any], direction: str) -> tuple[str, str]:
+        measured = numbers.get(f"wire_{direction}_bytes_per_server_iteration")
+        both = numbers.get("bound_wire_bytes_per_server")
+        least = numbers.get(f"bound_wire_{direction}_bytes_per_server", both)
+        return wording.bytes_text(measured), f"bound {wording.bytes_text(least)}" if least else ""
+
+    return [
+        (f"Wire bytes per server, {what}", [cell(numbers, direction) for numbers in summaries])
+        for what, direction in (("sent", "tx"), ("received", "rx"))
+    ]
+
+
+def _call_path_rows(methods: list[dict[str, Any]]) -> list[Row]:
+    """The path that PyTorch's calls took (switch, gloo, …); no row where no method counted its calls."""
+    if not any("ways" in entry for entry in methods):
+        return []
+    return [("Calls of each rank, by path", [_call_paths(entry.get("ways", {})) for entry in methods])]
+
+
+def _call_paths(ways: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[str, str]:
+    calls_by_path: dict[str, list[tuple[str, int, int]]] = {}
+    for kind, by_path in sorted(ways.items()):
+        for path, count in by_path.items():
+            calls_by_path.setdefault(path, []).append((kind, count["calls"], count["bytes"]))
+    shares = [f"{path} {wording.bytes_text(sum(size for *_, size in kinds))}" for path, kinds in calls_by_path.items()]
+    calls = [
+        f"{path}: " + ", ".join(f"{calls} {kind}" for kind, calls, _ in kinds) for path, kinds in calls_by_path.items()
+    ]
+    return ", ".join(shares) or "–", "; ".join(calls)  # noqa: RUF001
+
+
+def _algbw(bytes_per_s: float | None) -> str:
+    return "–" if bytes_per_s is None else f"{wording.bytes_text(bytes_per_s)}/s"  # noqa: RUF001
+
+
+def _busbw(entry: dict[str, Any]) -> str:
+    """Only host methods have one: in-network reduction moves fewer bytes than busbw assumes."""
+    algbw = entry["summary"]["algbw_bytes_per_s"]
+    if entry["method"].is_switch or algbw is None:
+        return "not defined"
+    return _algbw(algbw * entry["summary"]["bound"]["traffic_factor"])
+
+
+def _lost(entry: dict[str, Any]) -> tuple[str, str]:
+    if (lost := entry.get("gradient_loss")) is None:
+        return "none", ""
+    return wording.percent_text(lost["up"], 3), f"of sums on their way back {wording.percent_text(lost['down'], 3)}"
+
+
+def _identical(entry: dict[str, Any]) -> tuple[str, str]:
+    if unequal_ranks(entry):
+        return "DIFFERENT", wording.why_different(entry)
+    if not entry["summary"]["parameters_identical"]:
+        return "different, as this method allows", "sums may be lost on their way back to a rank"
+    if (delay := wording.gradient_delay(entry)) is None:
+        return "bit-identical", ""
+    most = entry["environment"]["gradient_delay_most"]
+    return "the servers', in the end", f"{delay:.1f} gradients of others before one's own, at most {most}"
+
+
+def _iteration_speedup(entry: dict[str, Any]) -> tuple[str, str]:
+    numbers = entry["comparison"]
+    if numbers is None:
+        return "baseline", ""
+    quoted = numbers["headline"]
+    value, limit = wording.times_text(quoted["speedup"]), f"limit {wording.times_text(quoted['limit'])}"
+    if quoted["speedup"] is None and quoted["at_equal_compute"]:
+        return value, "compute differed by more than half"
+    if quoted["at_equal_compute"]:
+        value += " at equal compute"
+        limit = f"{wording.times_text(numbers['iteration_speedup'])} as measured; {limit}"
+    if not numbers.get("same_wait", True):
+        limit = "waits for fewer ranks"
+    return value, "; ".join(filter(None, (_interval(quoted["interval"]), limit)))
+
+
+def _interval(interval: Sequence[float] | None) -> str:
+    return wording.interval_text(interval) + ", no difference beyond noise" * (not resolved(interval))
+
+
+def _communication_speedup(entry: dict[str, Any]) -> tuple[str, str]:
+    numbers = entry["comparison"]
+    if numbers is None:
+        return "baseline", ""
+    interval = numbers["communication_speedup_interval"]
+    note = f"{_interval(interval)}; " * bool(interval)
+    note += f"bound {wording.times_text(numbers['communication_speedup_bound'])}"
+    if numbers["beyond_bound"]:
+        note += "; beyond it, see below"
+    return wording.times_text(numbers["communication_speedup"]), note
