@@ -27,7 +27,7 @@ compare: ready ## real training through the switch and over host allreduce: a ta
 	@$(BIN)/switchagg compare emulation/scenarios/quickstart.toml --out results/quickstart $(ARGS)
 
 bench: ready ## planes, numbers and allreduce beside Gloo and a TCP ring: results/bench, half an hour; ARGS=--quick: five minutes
-	@$(BIN)/switchagg bench all --out results/bench $(ARGS)
+	@$(BIN)/python -m tools.bench suite --out results/bench $(ARGS)
 
 quick: ready ## what to run before a commit: the rules, codecs, data planes and schedules, with two seeds: a minute and a half
 	@$(BIN)/python -m pytest -q --numprocesses=auto --maxprocesses=4 --seeds=2 --ignore=tests/conformance/test_xdp.py tests/switchagg tests/conformance tests/transport/schedule tests/transport/bounded tests/vectors $(ARGS)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
-from emulation.cli.outcomes import outcomes
+from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
 from emulation.cli.runs.hosts import hosts
 from emulation.cli.start.completion import method_names
 from switchagg.dataplane.plane_kinds import DATAPLANES
@@ -78,6 +78,11 @@ def allreduce(
     segments: SegmentsOption = None,
     mtu: Annotated[int, typer.Option(min=576, max=65_535, help="Of every link, in bytes")] = 1500,
     seconds: Annotated[float, typer.Option(min=0.01, max=600, help="Per size and method, without -n")] = 1.0,
+    loss: Annotated[
+        float | None, typer.Option(min=0, max=0.5, metavar="SHARE", help="Of packets, on each link and way (BPF)")
+    ] = None,
+    racks: Annotated[int, typer.Option(min=0, max=32, help="With a switch each, below one; 0: one switch")] = 0,
+    oversubscription: Annotated[float, typer.Option(min=1, max=64, help="Of the racks' up-links")] = 1.0,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also as JSON")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for allreduce.json and its figures")] = None,
 ) -> None:
@@ -93,14 +98,16 @@ def allreduce(
 
     A plain user gets a namespace, in which some limits of TCP stay. Definitions: emulation/experiments/bench/README.md
     """
-    with outcomes():
-        from emulation.experiments.bench import bandwidths, document, suite
+    with outcomes(f"the same command goes on from the networks in {out}/cells" if out else ""):
+        from emulation.experiments.bench import bandwidths, bench_run, document, text_table
         from emulation.experiments.bench.allreduce.allreduce_cells import OperationPace
+        from emulation.experiments.cells import CELLS, CellStore, version
         from emulation.scenario.errors import RunFailed
+        from emulation.testbed.mininet.launch import BY_LINKS
         from emulation.testbed.netns import run_in_user_namespace
 
         run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
-        matrix = suite.BenchMatrix(
+        matrix = bench_run.BenchMatrix(
             workers or [4],
             [_parsed("--rate", bandwidths.parse_rate, text) for text in rate or ["200M"]],
             _sizes(least, most, factor, sizes),
@@ -115,36 +122,26 @@ def allreduce(
             iterations or 0,
             warmup,
             OperationPace(seconds),
+            loss or 0.0,
+            None if loss is None else BY_LINKS,
+            racks,
+            oversubscription,
         )
-        wishes = matrix.requests()
-        for target in (json_file, None if out is None else out / "allreduce.json"):
-            if target is not None:
-                suite.require_folder(target.parent)
-        results = suite.run_allreduce(wishes, _log, _Printer())
-        content = suite.documented({"allreduce": results["networks"]}, results["load"])
-        for target in (json_file, None if out is None else out / "allreduce.json"):
-            if target is not None:
-                document.write(target, content)
+        requests = matrix.requests()
+        targets = [path for path in (json_file, out and out / "allreduce.json") if path is not None]
+        for target in targets:
+            bench_run.require_folder(target.parent)
+        store, load = CellStore(out and out / CELLS), document.MachineLoad()
+        networks = bench_run.run_allreduce(requests, _log, text_table.TablePrinter(typer.echo), store)
+        content = bench_run.documented({"allreduce": networks}, load.measures())
+        for target in targets:
+            document.write(target, content)
         if out is not None:
-            for path in suite.draw(content, out):
+            for path in bench_run.draw(content, out):
                 _log(str(path))
-        if failed := document.failures({"allreduce": results["networks"]}, ("allreduce",))[0]:
+        if failed := document.failures({"allreduce": networks}, ("allreduce",))[0]:
             raise RunFailed("; ".join(failed))
-
-
-class _Printer:
-    """Prints rows as they come, each network under its heading."""
-
-    def __init__(self) -> None:
-        self._network: dict[str, Any] | None = None
-
-    def __call__(self, network: dict[str, Any], row: dict[str, Any]) -> None:
-        from emulation.experiments.bench import text_table
-
-        if network != self._network:
-            self._network = network
-            typer.echo("\n".join(text_table.heading(network)))
-        typer.echo(text_table.line(row))
+        store.clear(version("bench"))
 
 
 @app.command()
@@ -159,41 +156,23 @@ def numbers(quick: Quick = False, out: Out = OUT) -> None:
     _part("numbers", quick, out)
 
 
-@app.command()
-def matrix(quick: Quick = False, out: Out = OUT) -> None:
-    """Allreduce at 100 to 1000 Mb/s, 2 to 8 workers, 4 KB to 64 MB, beside Gloo and the TCP ring."""
-    _part("allreduce", quick, out)
+def _moved(name: str, instead: str) -> None:
+    """A command of earlier versions: hidden from the help, and refused with what took its place."""
+
+    @app.command(name, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+    def refuse() -> None:
+        stop(f"bench {name}: it is measured by {instead}", EXIT_USAGE)
 
 
-@app.command()
-def unshaped(quick: Quick = False, out: Out = OUT) -> None:
-    """Allreduce without a rate limit: CPU per packet, and where the machine gives out."""
-    _part("unshaped", quick, out)
-
-
-@app.command()
-def codecs(quick: Quick = False, out: Out = OUT) -> None:
-    """Allreduce in lanes beside int32, float32, Gloo in bf16 and the TCP ring: elements per second, and their limit."""
-    _part("codecs", quick, out)
-
-
-@app.command()
-def loss(quick: Quick = False, out: Out = OUT) -> None:
-    """Goodput against loss on every link, in each direction, as a share of the goodput without."""
-    _part("loss", quick, out)
-
-
-@app.command()
-def racks(quick: Quick = False, out: Out = OUT) -> None:
-    """Two racks of four workers, a switch in each below one: up-links as fast as the rack, and as one worker."""
-    _part("racks", quick, out)
-
-
-@app.command("all")
-def everything(quick: Quick = False, out: Out = OUT) -> None:
-    """All parts one after the other: OUT/bench.json, figures, and the longest arrays with bound and baseline.
-    This is `make bench`."""
-    _part(None, quick, out)
+for _name, _instead in (
+    ("all", "`make bench` in a checkout"),
+    ("matrix", "`make bench ARGS=allreduce` in a checkout; one network by `switchagg bench allreduce`"),
+    ("unshaped", "`switchagg bench allreduce --rate unshaped`"),
+    ("codecs", "`switchagg bench allreduce --methods switch,switch~lanes8,gloo~bf16`"),
+    ("loss", "`switchagg bench allreduce --loss 0.01`"),
+    ("racks", "`switchagg bench allreduce --racks 2 --oversubscription 4`"),
+):
+    _moved(_name, _instead)
 
 
 @app.command()
@@ -202,9 +181,9 @@ def figures(
 ) -> None:
     """Draw the figures again from a file of results."""
     with outcomes():
-        from emulation.experiments.bench import document, suite
+        from emulation.experiments.bench import bench_run, document
 
-        for path in suite.draw(document.read(file), file.parent):
+        for path in bench_run.draw(document.read(file), file.parent):
             typer.echo(str(path))
 
 
@@ -236,9 +215,8 @@ def fidelity(
     """
     with outcomes(f"the same command goes on from the runs in {out}/cells"):
         from emulation.cli.compare_console import overrides
-        from emulation.experiments import pool
         from emulation.experiments.bench import time_fidelity as held
-        from emulation.experiments.bench.suite import require
+        from emulation.experiments.bench.bench_run import require
         from emulation.scenario import scenario as scenarios
         from emulation.testbed.netns import run_in_user_namespace
 
@@ -248,19 +226,18 @@ def fidelity(
         if scenario is None:
             settings = {"methods.mininet": held.every(), "sweep.topology.rate_bps": list(held.RATES_BPS), **settings}
         plan = held.planned(scenarios.load(path, settings), scenarios.load_variants(path, settings), out)
-        held.run(plan, only, again, jobs or pool.cores(), _log)
+        held.run(plan, only, again, jobs, _log)
         built = held.document(plan)
         for line in [*held.lines(built), *map(str, held.write(built, out, docs))]:
             typer.echo(line)
 
 
-def _part(name: str | None, quick: bool, out: Path) -> None:
+def _part(name: str, quick: bool, out: Path) -> None:
     with outcomes():
-        from emulation.experiments.bench import suite
-        from emulation.testbed.netns import run_in_user_namespace
+        from emulation.experiments.bench import bench_run, text_table
 
-        run_in_user_namespace()
-        for line in suite.run(suite.PARTS if name is None else (name,), quick, out, _log, typer.echo, _Printer()):
+        printer = text_table.TablePrinter(typer.echo)
+        for line in bench_run.run({name: bench_run.MEASURES[name]}, quick, out, _log, typer.echo, printer):
             typer.echo(line)
 
 

@@ -112,6 +112,13 @@ class CellStore:
         if self.folder is not None:
             self._path(cell).unlink(missing_ok=True)
 
+    def clear(self, code_version: str) -> None:
+        """Forget the cells of this version of the code."""
+        self._memory.clear()
+        for path in self.folder.glob("*.json") if self.folder is not None else ():
+            if (record := _read(path)) and record.get("version") == code_version:
+                path.unlink(missing_ok=True)
+
     def find(self, cell: Cell) -> Record | None:
         """The cell's record; None if its file is missing, cut off, or of something else."""
         record = self._memory.get(cell.key) if self.folder is None else _read(self._path(cell))

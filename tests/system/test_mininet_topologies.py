@@ -57,7 +57,7 @@ def test_links_between_switches_are_shaped_counted_and_certified(monkeypatch: py
 def test_switches_below_a_switch_sum_exactly_and_pass_up_one_sum_for_a_rack() -> None:
     from emulation.experiments.bench.allreduce.allreduce_cells import Bench
     from emulation.experiments.bench.allreduce.ranks import Ranks
-    from emulation.experiments.bench.suite import BenchMatrix
+    from emulation.experiments.bench.bench_run import BenchMatrix
     from emulation.testbed.mininet.launch import RunningScenario
 
     (wish,) = BenchMatrix([3], [RATE_BPS], [200_000], "switch", iterations=2).requests()

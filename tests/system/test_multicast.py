@@ -9,7 +9,7 @@ import pytest
 from emulation.experiments.bench.allreduce.allreduce_cells import Bench
 from emulation.experiments.bench.allreduce.rank_messages import RunOperations
 from emulation.experiments.bench.allreduce.ranks import Ranks
-from emulation.experiments.bench.suite import BenchMatrix
+from emulation.experiments.bench.bench_run import BenchMatrix
 from emulation.testbed import netns
 from emulation.testbed.mininet.launch import BY_LINKS, RunningScenario
 from emulation.testbed.mininet.shaping import NetworkSpec

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from emulation.cli.outcomes import outcomes
-from emulation.experiments.bench import bandwidths, suite
+from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+from emulation.experiments.bench import bandwidths, bench_run, document, text_table
 from emulation.results.results import write_json
 from emulation.testbed.netns import run_in_user_namespace
 
@@ -33,7 +33,7 @@ def links(quick: Quick = False, json_file: Json = None) -> None:
     """Messages one way over a veth pair: ZeroMQ beside plain pyzmq, TCP, UDP, and RDMA writes beside plain UDP."""
     from tools.bench import one_way
 
-    suite.require()
+    bench_run.require()
     _show(one_way, quick, json_file)
 
 
@@ -73,10 +73,10 @@ def where(
     """Where the CPU time of a packet goes, at a worker and at the switch, by part and by function of the kernel."""
     from tools.bench import packet_cpu
 
-    suite.require()
+    bench_run.require()
     method = f"switch~{codec}:native" if codec else "switch:native"
     rates, sizes = [bandwidths.parse_rate(rate)], [bandwidths.parse_size(size)]
-    request = suite.BenchMatrix([workers], rates, sizes, method, dtype=dtype).requests()[0]
+    request = bench_run.BenchMatrix([workers], rates, sizes, method, dtype=dtype).requests()[0]
     typer.echo("\n".join(packet_cpu.lines(packet_cpu.measure(request, seconds, _log), functions)))
 
 
@@ -90,8 +90,40 @@ def urgent(
     from tools.bench.urgent import measure
     from transport.links.link_kinds import links_with
 
-    suite.require()
+    bench_run.require()
     for line in measure(links_with("mesh"), workers, bandwidths.parse_rate(rate), bandwidths.parse_size(size), _log):
+        typer.echo(line)
+
+
+@app.command()
+def suite(
+    part: Annotated[list[str] | None, typer.Argument(metavar="[PART]...", help="[default: all]")] = None,
+    quick: Quick = False,
+    out: Annotated[Path, typer.Option(help="Folder of the results")] = Path("results/bench"),
+    figures: Annotated[bool, typer.Option("--figures", help="Draw the figures again, measure nothing")] = False,
+) -> None:
+    """The benchmark of `make bench`: planes, numbers, unshaped, codecs, loss, racks, allreduce; the same command goes
+    on where it was interrupted."""
+    from tools.bench.suite import MINUTES, PARTS
+    from tools.bench.suite_figures import FIGURES
+
+    def draw(built: dict[str, Any], folder: Path) -> list[Path]:
+        return bench_run.draw(built, folder, FIGURES)
+
+    if figures:
+        for path in draw(document.read(out / "bench.json"), out):
+            typer.echo(str(path))
+        return
+    for name in part or ():
+        if name not in PARTS:
+            stop(f"{name}: no part of the benchmark; allowed: {', '.join(PARTS)}", EXIT_USAGE)
+    measures = {name: PARTS[name] for name in PARTS if not part or name in part}
+    if measures.keys() - bench_run.MEASURES.keys():
+        bench_run.require()
+    minutes = sum(MINUTES[name][0 if quick else 1] for name in measures)
+    _log(f"{', '.join(measures)}: about {minutes:.0f} minutes; results in {out}")
+    printer = text_table.TablePrinter(typer.echo)
+    for line in bench_run.run(measures, quick, out, _log, typer.echo, printer, draw):
         typer.echo(line)
 
 

@@ -1,5 +1,5 @@
 """The benchmark: planes, numbers, links and allreduce; README.md defines each column.
 
 Imported by cli.
-Start at suite.py.
+Start at bench_run.py.
 """

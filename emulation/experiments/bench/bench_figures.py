@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -17,7 +17,6 @@ from emulation.experiments.bench.allreduce.bench_methods import cut
 from emulation.report import figure_kit
 from emulation.report.svg import INK, WIDTH, tip, tips
 from emulation.testbed.certificate.fidelity import rate_text
-from emulation.testbed.mininet.launch import BY_SWITCH
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from transport.group.method_name import METHODS, traffic
 from transport.links.link_kinds import LINKS
@@ -27,27 +26,9 @@ CONTROL_LINES = {"cubic": "--", "bbr": ":", "reno": "-."}
 _DASHES = ("--", (0, (4, 1)), (0, (1, 1)), (0, (6, 2, 1, 2)), (0, (8, 2)), (0, (3, 1, 1, 1)))
 LINK_LINES = {"": "-", **dict(zip(LINKS, itertools.cycle(_DASHES), strict=False))}
 _BOUND = INK
-IN_SWITCH = ", lost in the switch"
 _PANELS_ABREAST = 2  # more are too narrow for a small screen
 
 Row = dict[str, Any]
-
-
-def draw_all(built: dict[str, Any]) -> dict[str, Figure]:
-    """Figures by name: those the document has numbers for."""
-    makers: dict[str, tuple[str, Callable[[Any], Figure | None]]] = {
-        "speedup": ("allreduce", speedups),
-        "allreduce": ("allreduce", allreduce),
-        "unshaped": ("unshaped", unshaped),
-        "codecs": ("codecs", codecs),
-        "loss": ("loss", loss),
-        "planes": ("planes", planes),
-        "numbers": ("numbers", numbers),
-    }
-    parts = built["parts"]
-    return figure_kit.draw(
-        {name: partial(make, parts[part]) for name, (part, make) in makers.items() if parts.get(part)}
-    )
 
 
 def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
@@ -55,24 +36,24 @@ def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
     limited = shaped(networks)
     if not limited:
         return None
-    workers = sorted({_topology(network)["workers"] for network in limited})
-    rates = sorted({_topology(network)["rate_bps"] for network in limited})
+    workers = sorted({topology_of(network)["workers"] for network in limited})
+    rates = sorted({topology_of(network)["rate_bps"] for network in limited})
     figure = Figure(figsize=(max(5.0, 1.0 + 2.2 * len(workers)), 1.4 + 1.9 * len(rates)), layout="constrained")
     grid = figure.subplots(len(rates), len(workers), squeeze=False, sharex=True, sharey=True)
     names: dict[str, Any] = {}
     # small arrays may go beyond the limit, by the burst of the shaper
     top = 1.06 * max(1.0, *(row["share_of_payload_limit"] for network in limited for row in network["rows"]))
     for network in limited:
-        topology = _topology(network)
+        topology = topology_of(network)
         axes = grid[rates.index(topology["rate_bps"])][workers.index(topology["workers"])]
         axes.set_title(network["title"], fontsize=10)
-        for name, rows in _by_name(network["rows"]).items():
+        for name, rows in by_name(network["rows"]).items():
             points = [(row["size_bytes"], row["share_of_payload_limit"]) for row in rows]
-            names[_label(name)] = axes.plot(*zip(*points, strict=True), **_look(name))[0]
-            tips(axes, points, [f"{_label(name)}, {_size(size)}: {share:.1%}" for size, share in points])
+            names[label_of(name)] = axes.plot(*zip(*points, strict=True), **look_of(name))[0]
+            tips(axes, points, [f"{label_of(name)}, {size_text(size)}: {share:.1%}" for size, share in points])
         most = 1 / traffic("ring", topology["workers"])
         names["bound of host methods"] = axes.axhline(most, color=_BOUND, linewidth=1, linestyle=":")
-        _sizes_below(axes)
+        sizes_below(axes)
         axes.set_ylim(0, top)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     for axes in grid.flat:
@@ -86,7 +67,7 @@ def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
 def speedups(networks: Sequence[dict[str, Any]]) -> Figure | None:
     """How much faster than Gloo, against size, by rate; the bound against an ideal ring as a line."""
     limited = shaped(networks)
-    workers = sorted({_topology(network)["workers"] for network in limited})
+    workers = sorted({topology_of(network)["workers"] for network in limited})
     if not any(row["method"] == "gloo" for network in limited for row in network["rows"]):
         return None
     columns = min(_PANELS_ABREAST, len(workers))
@@ -97,15 +78,15 @@ def speedups(networks: Sequence[dict[str, Any]]) -> Figure | None:
         axes.set_visible(False)
     for axes, count in zip(grid.flat, workers, strict=False):
         here = sorted(
-            (network for network in limited if _topology(network)["workers"] == count),
-            key=lambda network: int(_topology(network)["rate_bps"]),
+            (network for network in limited if topology_of(network)["workers"] == count),
+            key=lambda network: int(topology_of(network)["rate_bps"]),
         )
         for place, network in enumerate(here):
             shade = matplotlib.colormaps["viridis"](0.1 + 0.75 * place / max(1, len(here) - 1))
             if points := sorted(over_gloo(network).items()):
-                rate = rate_text(_topology(network)["rate_bps"])
+                rate = rate_text(topology_of(network)["rate_bps"])
                 axes.plot(*zip(*points, strict=True), marker="o", markersize=4, color=shade, label=rate)
-                tips(axes, points, [f"n = {count}, {rate}, {_size(size)}: {times:.2f}×" for size, times in points])  # noqa: RUF001
+                tips(axes, points, [f"n = {count}, {rate}, {size_text(size)}: {times:.2f}×" for size, times in points])  # noqa: RUF001
         most = bound(here[0])
         axes.axhline(most, color=_BOUND, linestyle=":", label=f"bound: {most:.3g}")
         axes.axhline(1.0, color="#BBBBBB", linewidth=1)
@@ -114,118 +95,11 @@ def speedups(networks: Sequence[dict[str, Any]]) -> Figure | None:
         axes.yaxis.set_major_locator(FixedLocator([0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20]))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))  # noqa: RUF001
         axes.yaxis.set_minor_locator(NullLocator())
-        _sizes_below(axes)
+        sizes_below(axes)
         axes.legend(fontsize=8)
     figure.supylabel("speed-up over Gloo", fontsize=10)
     figure.supxlabel("size of the array on each worker", fontsize=10)
     return figure
-
-
-def unshaped(networks: Sequence[dict[str, Any]]) -> Figure | None:
-    """Without a rate limit: what the machine carries, and the CPU time of a packet."""
-    drawn_networks = [network for network in networks if network["rows"]]
-    if not drawn_networks:
-        return None
-    figure = Figure(figsize=(max(8.0, 1.2 + 3.6 * len(drawn_networks)), 6.4), layout="constrained")
-    above, below = figure.subplots(2, len(drawn_networks), squeeze=False, sharey="row")
-    names: dict[str, Any] = {}
-    for axes, bars, network in zip(above, below, drawn_networks, strict=True):
-        axes.set_title(network["title"], fontsize=10)
-        for name, rows in _by_name(network["rows"]).items():
-            points = [(row["size_bytes"], row["algbw_bytes_per_s"] * 8e-9) for row in rows]
-            names[_label(name)] = axes.plot(*zip(*points, strict=True), **_look(name))[0]
-            tips(axes, points, [f"{_label(name)}, {_size(size)}: {gbps:.2f} Gb/s" for size, gbps in points])
-        _sizes_below(axes)
-        axes.set_ylim(bottom=0)
-        largest = [max(rows, key=lambda row: row["size_bytes"]) for rows in _by_name(network["rows"]).values()]
-        for place, row in enumerate(largest):
-            worker, both = (row["worker_cpu_ns_per_packet"] or 0) / 1e3, _cpu_us(row)
-            look = _look(row["name"])
-            bars.barh(place, worker, height=0.6, color=look["color"])
-            bars.barh(place, both - worker, left=worker, height=0.6, color=look["color"], alpha=0.45, hatch="//")
-            for bar in bars.patches[-2:]:
-                tip(bar, f"{_label(row['name'])}: {worker:.2f} µs in the worker, {both - worker:.2f} in the switch")
-            idle = "" if row["cpu_idle_share"] is None else f", {row['cpu_idle_share']:.0%} idle"
-            bars.text(both, place, f" {both:.2f} µs{idle}", va="center", fontsize=8)
-        figure_kit.bar_labels(bars, (_label(row["name"]) for row in largest))
-        bars.set_xlim(0, 1.6 * max(map(_cpu_us, largest)) + 0.05)
-        bars.set_xlabel(f"CPU µs per packet sent (hatched: switch), {_size(largest[0]['size_bytes'])}")
-    above[0].set_ylabel("algbw, Gb/s per worker")
-    figure.legend(names.values(), names.keys(), loc="outside upper center", ncols=4)
-    return figure
-
-
-def codecs(networks: Sequence[dict[str, Any]]) -> Figure | None:
-    """Elements per second of each method, and its own bound; arrays of all types have as many elements."""
-    panels: dict[str, list[Row]] = {}
-    for network in networks:
-        panels.setdefault(network["title"], []).extend(network["rows"])
-    panels = {title: rows for title, rows in panels.items() if rows}
-    if not panels:
-        return None
-    figure, every = figure_kit.stacked([1.1 + 0.34 * len(rows) for rows in panels.values()], WIDTH)
-    for axes, (title, rows) in zip(every, panels.items(), strict=True):
-        for place, row in enumerate(rows):
-            speed, most = (row[name] and row[name] / 4e6 for name in ("algbw_bytes_per_s", "bound_bytes_per_s"))
-            bars = axes.barh(place, speed, height=0.6, color=_look(row["name"])["color"])
-            of_bound = f", bound {most:.3g}" if most else ""
-            tip(bars[0], f"{_label(row['name'])}, {row['type']}: {speed:.3g} million elements per second{of_bound}")
-            if most:
-                axes.plot([most], [place], marker="|", markersize=14, color=_BOUND)
-            axes.text(max(speed, most or 0), place, f"  {speed:.3g}, {row['limited_by']}", va="center", fontsize=8)
-        figure_kit.bar_labels(axes, (f"{_label(row['name'])}, {row['type']}" for row in rows))
-        axes.set_xlim(0, 1.45 * axes.dataLim.x1)
-        axes.set(title=title, xlabel="million elements per second; |: bound")
-    return figure
-
-
-def loss(networks: Sequence[dict[str, Any]]) -> Figure | None:
-    """Goodput against loss, as a share of the same method's without."""
-    shares = loss_shares(networks)
-    if not shares:
-        return None
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    axes = figure.subplots()
-    free = 2e-5  # where "no loss" stands on the logarithmic axis
-    for name, by_loss in shares.items():
-        points = [(share or free, value) for share, value in by_loss.items()]
-        plain = name.removesuffix(IN_SWITCH)
-        look = _look(plain) | ({"linestyle": ":", "markerfacecolor": "white"} if plain != name else {})
-        label = _label(plain) + name.removeprefix(plain)
-        axes.plot(*zip(*points, strict=True), label=label, **look)
-        texts = [f"{label}, {100 * rate:g} % lost: {share:.1%} of its goodput" for rate, share in by_loss.items()]
-        tips(axes, points, texts)
-    axes.set_xscale("log")
-    ticks = [free, 1e-4, 1e-3, 1e-2, 5e-2]
-    axes.set_xticks(ticks, ["none", "0.01 %", "0.1 %", "1 %", "5 %"])
-    axes.minorticks_off()
-    axes.set_ylim(0, 1.08)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    topology = next(_topology(network) for network in networks if network["rows"])
-    axes.set(
-        xlabel="packets lost on each link, in each direction",
-        ylabel="goodput / goodput without loss",
-        title=f"n = {topology['workers']}, {rate_text(topology['rate_bps'])}",
-    )
-    axes.legend()
-    return figure
-
-
-def loss_shares(networks: Sequence[dict[str, Any]]) -> dict[str, dict[float, float]]:
-    """Method name -> loss -> algbw as a share of the same method's without loss, on the same kind of links.
-
-    Loss in the switch itself stands under the method's name and IN_SWITCH.
-    """
-    speeds: dict[str, dict[float, float]] = {}
-    for network in networks:
-        for row in network["rows"]:
-            name = row["name"] + (IN_SWITCH if network["loss_by"] == BY_SWITCH else "")
-            speeds.setdefault(name, {})[network["scenario"]["faults"]["loss"]] = float(row["algbw_bytes_per_s"])
-    return {
-        name: {loss: speed / by_loss[0.0] for loss, speed in sorted(by_loss.items())}
-        for name, by_loss in speeds.items()
-        if by_loss.get(0.0)
-    }
 
 
 def planes(part: dict[str, Any]) -> Figure | None:
@@ -269,33 +143,28 @@ def numbers(part: dict[str, Any]) -> Figure | None:
         for place, row in enumerate(here):
             speed = row["bytes_per_s"] / 1e9
             bars = axes.barh(place, speed, height=0.6, color=colours[row["implementation"]])
-            tip(bars[0], f"{_what(row)}, {_size(size)}: {speed:.2f} GB/s, {row['share_of_memcpy']:.0%} of memcpy")
+            tip(bars[0], f"{_what(row)}, {size_text(size)}: {speed:.2f} GB/s, {row['share_of_memcpy']:.0%} of memcpy")
             axes.text(speed, place, f" {speed:.2f} GB/s, {row['share_of_memcpy']:.0%}", va="center", fontsize=8)
         copy = next(row["bytes_per_s"] for row in here if row["what"] == "memcpy") / 1e9
         axes.axvline(copy / 2, color=_BOUND, linestyle=":")
         axes.set_yticks(range(len(here)), [_what(row) for row in here])
         axes.grid(axis="y", visible=False)
         axes.set_xlim(0, 1.45 * max(row["bytes_per_s"] for row in here) / 1e9)
-        axes.set(title=_size(size), xlabel="GB/s of float32; dotted: half of memcpy")
+        axes.set(title=size_text(size), xlabel="GB/s of float32; dotted: half of memcpy")
         axes.invert_yaxis()
     return figure
 
 
-def _topology(network: dict[str, Any]) -> dict[str, Any]:
+def topology_of(network: dict[str, Any]) -> dict[str, Any]:
     table: dict[str, Any] = network["scenario"]["topology"]
     return table
-
-
-def _cpu_us(row: Row) -> float:
-    """CPU time of a packet that a worker sends: the worker's, and the switch process's share."""
-    return ((row["worker_cpu_ns_per_packet"] or 0) + (row["switch_cpu_ns_per_packet"] or 0)) / 1e3
 
 
 def _what(row: Row) -> str:
     return "memcpy" if row["what"] == "memcpy" else f"{row['what']}, {row['implementation']}"
 
 
-def _by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows of each method, by size; our own first."""
     rows_by_name: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: (row["method"] != "switch", row["name"], row["size_bytes"])):
@@ -303,7 +172,7 @@ def _by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return rows_by_name
 
 
-def _look(name: str) -> dict[str, Any]:
+def look_of(name: str) -> dict[str, Any]:
     base, variant = cut(name)
     method, _, link = base.partition("~")[0].partition("@")
     look = METHODS[method].look
@@ -313,17 +182,58 @@ def _look(name: str) -> dict[str, Any]:
     return {"color": colour, "marker": marker, "markersize": 4.5, "linestyle": line}
 
 
-def _label(name: str) -> str:
+def label_of(name: str) -> str:
     base, variant = cut(name)
     words = {"gloo": "Gloo", "ring": "TCP ring"}.get(base, base.replace("_", " "))
     return f"{words}, {variant}" if variant else words
 
 
-def _sizes_below(axes: Axes) -> None:
+def sizes_below(axes: Axes) -> None:
     axes.set_xscale("log", base=4)
     axes.set_xticks([4096, 65_536, 1_048_576, 16_777_216], ["4 K", "64 K", "1 M", "16 M"], fontsize=8)
     axes.minorticks_off()
 
 
-def _size(size_bytes: int) -> str:
+def size_text(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:.3g} MB" if size_bytes >= 100_000 else f"{size_bytes / 1e3:.3g} kB"
+
+
+class BenchFigure(NamedTuple):
+    """A figure of a part of the document. make: None where the part has no numbers for it."""
+
+    part: str
+    make: Callable[[Any], Figure | None]
+    title: str
+    caption: str
+
+
+FIGURES = {
+    "speedup": BenchFigure(
+        "allreduce",
+        speedups,
+        "Against Gloo",
+        "The switch against Gloo, with the better of cubic and bbr. Below the grey line it does not pay; the dotted "
+        "one is the bound. A small array gains round trips, not bytes, and so goes beyond it.",
+    ),
+    "allreduce": BenchFigure(
+        "allreduce",
+        allreduce,
+        "Allreduce on shaped links",
+        "What each method moves, against size; dotted: what no host method can exceed.",
+    ),
+    "planes": BenchFigure("planes", planes, "Data planes in memory", "The switch alone, without a network."),
+    "numbers": BenchFigure(
+        "numbers",
+        numbers,
+        "Codecs in memory",
+        "What it costs to make gradients integers and back, beside a copy.",
+    ),
+}
+
+
+def draw_all(built: dict[str, Any], figures: Mapping[str, BenchFigure] = FIGURES) -> dict[str, Figure]:
+    """Figures by name: those the document has numbers for."""
+    parts = built["parts"]
+    return figure_kit.draw(
+        {name: partial(entry.make, parts[entry.part]) for name, entry in figures.items() if parts.get(entry.part)}
+    )

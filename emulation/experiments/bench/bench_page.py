@@ -12,35 +12,16 @@ from matplotlib.figure import Figure
 
 from emulation.experiments.bench import text_table
 from emulation.experiments.bench.allreduce.answer import SUMMARY_HEADS, answer, summary
+from emulation.experiments.bench.bench_figures import FIGURES, BenchFigure
 from emulation.experiments.bench.document import failures
 from emulation.report import page_kit
 from emulation.report.page_kit import Section, part, text
 
-TITLES = {
-    "allreduce": "Allreduce on shaped links",
-    "speedup": "Against Gloo",
-    "unshaped": "Without a rate limit",
-    "loss": "Loss",
-    "racks": "Racks",
-    "planes": "Data planes in memory",
-    "codecs": "Allreduce with codecs",
-    "numbers": "Codecs in memory",
-}
-CAPTIONS = {
-    "allreduce": "What each method moves, against size; dotted: what no host method can exceed.",
-    "speedup": "The switch against Gloo, with the better of cubic and bbr. Below the grey line it does not pay; the "
-    "dotted one is the bound. A small array gains round trips, not bytes, and so goes beyond it.",
-    "unshaped": "What this machine carries where no link limits it, and the CPU time of a packet.",
-    "codecs": "As many elements in each; the mark is the method's own bound.",
-    "loss": "What is left of each method's own goodput.",
-    "planes": "The switch alone, without a network.",
-    "numbers": "What it costs to make gradients integers and back, beside a copy.",
-}
-NETWORKS = ("allreduce", "unshaped", "codecs", "loss", "racks")
 
-
-def write_page(built: dict[str, Any], figures: Mapping[str, Figure], path: Path) -> None:
-    """The figures stand in the page as SVG. Raises OSError."""
+def write_page(
+    built: dict[str, Any], drawn: Mapping[str, Figure], path: Path, figures: Mapping[str, BenchFigure] = FIGURES
+) -> None:
+    """The figures stand in the page as SVG. drawn: by their names in `figures`. Raises OSError."""
     parts = built["parts"]
     networks = {
         name: [
@@ -48,8 +29,8 @@ def write_page(built: dict[str, Any], figures: Mapping[str, Figure], path: Path)
             for network in parts[name]
             if network["rows"]
         ]
-        for name in NETWORKS
-        if parts.get(name)
+        for name, part_of_document in parts.items()
+        if isinstance(part_of_document, list)
     }
     title = "switchagg benchmark" + ", quick run" * built["quick"]
     first = answer(built)
@@ -62,8 +43,8 @@ def write_page(built: dict[str, Any], figures: Mapping[str, Figure], path: Path)
             *map(text, first["sentences"]),
         ]
     sections = [
-        Section(TITLES[name], [page_kit.figure(drawing, name, CAPTIONS[name], TITLES[name])])
-        for name, drawing in figures.items()
+        Section(figures[name].title, [page_kit.figure(drawing, name, figures[name].caption, figures[name].title)])
+        for name, drawing in drawn.items()
     ]
     if first is None:
         header.append(text(sections[0].title if sections else "Nothing was measured", tag="h1"))
@@ -75,7 +56,11 @@ def write_page(built: dict[str, Any], figures: Mapping[str, Figure], path: Path)
         sections.append(Section("Not measured", [part("items", missing)]))
     defined = "Columns, bounds and conditions are defined in emulation/experiments/bench/README.md."
     numbers = [
-        part("details", TITLES[name], [text(table, "columns", "pre") for table in tables])
+        part(
+            "details",
+            figures[name].title if name in figures else name.title(),
+            [text(table, "columns", "pre") for table in tables],
+        )
         for name, tables in networks.items()
     ]
     facts = [(name.replace("_", " "), value) for name, value in {**built["machine"], **built["load"]}.items()]

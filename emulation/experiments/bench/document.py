@@ -69,7 +69,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise RunFailed(f"{path}: {error.strerror}; `switchagg bench all` writes it") from error
+        raise RunFailed(f"{path}: {error.strerror}; `make bench` writes it") from error
     except ValueError as error:
         raise RunFailed(f"{path}: not JSON: {error}") from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:

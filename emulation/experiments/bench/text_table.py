@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from emulation.testbed.certificate.fidelity import rate_text
@@ -47,3 +48,17 @@ def line(row: dict[str, Any]) -> str:
 
 def _scaled(value: float | None, unit: float, digits: int) -> str:
     return "-" if value is None else f"{value / unit:.{digits}f}"
+
+
+class TablePrinter:
+    """Prints rows as they come, each network under its heading."""
+
+    def __init__(self, print_line: Callable[[str], None]) -> None:
+        self._print_line = print_line
+        self._network: dict[str, Any] | None = None
+
+    def __call__(self, network: dict[str, Any], row: dict[str, Any]) -> None:
+        if network != self._network:
+            self._network = network
+            self._print_line("\n".join(heading(network)))
+        self._print_line(line(row))

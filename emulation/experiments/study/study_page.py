@@ -49,12 +49,14 @@ def _tables(document: dict[str, Any]) -> Iterator[tuple[str, list[str], list[lis
 
 def tables(document: dict[str, Any]) -> list[str]:
     """The tables in Markdown."""
-    return [line for title, *table in _tables(document) for line in (f"### {title}", "", *markdown(*table), "")]
+    return [
+        line for title, heads, rows in _tables(document) for line in (f"### {title}", "", *markdown(heads, rows), "")
+    ]
 
 
 def page(document: dict[str, Any], figures: Mapping[str, Figure]) -> str:
     """The page's HTML. figures: by name."""
-    sections = [Section(title, [part("plain_table", *table, title)]) for title, *table in _tables(document)]
+    sections = [Section(title, [part("plain_table", heads, rows, title)]) for title, heads, rows in _tables(document)]
     facts = [(name.replace("_", " "), value) for name, value in document["facts"].items()]
     sections += [Section("Machine", [part("facts", facts)])]
     drawn = [page_kit.figure(drawing, name, CAPTIONS[name]) for name, drawing in figures.items()]

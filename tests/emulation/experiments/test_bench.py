@@ -8,21 +8,24 @@ import pytest
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
-from emulation.experiments.bench import bandwidths, document, suite, text_table
+from emulation.experiments.bench import bandwidths, bench_run, document, text_table
 from emulation.experiments.bench.allreduce import bench_methods
 from emulation.experiments.bench.allreduce.allreduce_cells import AllreduceCell, row
 from emulation.experiments.bench.allreduce.answer import answer, summary
 from emulation.experiments.bench.allreduce.bench_methods import BenchMethod
 from emulation.experiments.bench.allreduce.rank_messages import Operation, OperationsMeasured
-from emulation.experiments.bench.bench_figures import draw_all, loss_shares
+from emulation.experiments.bench.bench_figures import draw_all
 from emulation.experiments.bench.codec_times import measure as measure_numbers
 from emulation.experiments.bench.plane_times import BundleTraffic
+from emulation.experiments.cells import CellStore
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import ScenarioError, canonical
 from emulation.scenario.scenario import parse as parse_scenario
 from emulation.testbed.mininet.launch import BY_LINKS, BY_SWITCH
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from tests.shared.html_page import checked
+from tools.bench import suite
+from tools.bench.suite_figures import FIGURES, loss_shares
 from transport.group.method_name import parse
 
 runner = CliRunner()
@@ -161,7 +164,7 @@ def test_the_python_planes_have_workers_in_python() -> None:
 
 
 def test_a_network_and_each_cell_of_it_is_a_scenario() -> None:
-    (wish,) = suite.BenchMatrix([4], [10**9], [4096, 65_536], "switch:reference,ring:reno", iterations=7).requests()
+    (wish,) = bench_run.BenchMatrix([4], [10**9], [4096, 65_536], "switch:reference,ring:reno", iterations=7).requests()
     assert wish.sizes == (4096, 65_536)
     switch, ring = (method.cell(wish.scenario, 65_536) for method in wish.methods)
     assert [str(name) for name in wish.scenario.methods.mininet] == ["switch", "ring"]
@@ -178,7 +181,9 @@ def test_a_network_and_each_cell_of_it_is_a_scenario() -> None:
 
 def a_network(rate_bps: int = 10**9, loss: float = 0.0, loss_by: str | None = None) -> dict[str, Any]:
     """As a document has it, with no rows yet."""
-    (wish,) = suite.BenchMatrix([4], [rate_bps], [4096, 25_000_000], "ring:reno", loss=loss, loss_by=loss_by).requests()
+    (wish,) = bench_run.BenchMatrix(
+        [4], [rate_bps], [4096, 25_000_000], "ring:reno", loss=loss, loss_by=loss_by
+    ).requests()
     return {**wish.record, "failures": {}, "rows": []}
 
 
@@ -191,7 +196,7 @@ def a_row(
 ) -> dict[str, Any]:
     kind, variant = bench_methods.cut(name)
     method = BenchMethod(parse(kind), variant)
-    (wish,) = suite.BenchMatrix([4], [rate_bps], [size], "ring:reno").requests()
+    (wish,) = bench_run.BenchMatrix([4], [rate_bps], [size], "ring:reno").requests()
     cell = AllreduceCell()
     starts, ends = (1000, 2000, 1500, 1200), (1000, 2000, 1500, 1200 + round(ms * 1e6))
     for _ in range(3):
@@ -317,13 +322,13 @@ def coded_networks() -> list[dict[str, Any]]:
 
 
 def test_codecs_are_drawn_from_their_part() -> None:
-    assert set(draw_all({**a_document(), "parts": {"codecs": coded_networks()}})) == {"codecs"}
+    assert set(draw_all({**a_document(), "parts": {"codecs": coded_networks()}}, FIGURES)) == {"codecs"}
 
 
 def test_the_codecs_part_compares_as_many_elements_of_each_type(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(suite, "run_allreduce", lambda wanted, *_: asked.extend(wanted) or {"networks": []})
-    suite.MEASURES["codecs"](False, lambda _: None, lambda *_: None)
+    monkeypatch.setattr(suite, "run_allreduce", lambda wanted, *_: asked.extend(wanted) or [])
+    suite.PARTS["codecs"](False, lambda _: None, lambda *_: None, CellStore())
     assert {wish.sizes for wish in asked} == {(25_000_000,)}
     names = {(wish.scenario.topology.rate_bps, wish.dtype): {m.kind for m in wish.methods} for wish in asked}
     coded = {"switch", "switch~lanes8", "switch~lanes16"}
@@ -342,7 +347,7 @@ def test_loss_shares_are_of_the_same_method_s_own_goodput() -> None:
 def test_without_bpf_the_loss_figure_is_of_the_switch_alone() -> None:
     absent = {"title": "loss on the links", "failures": {"links": "no BPF"}, "rows": []}
     built = a_document()
-    assert set(draw_all({**built, "parts": {"loss": [absent, *built["parts"]["loss"]]}})) == {"loss"}
+    assert set(draw_all({**built, "parts": {"loss": [absent, *built["parts"]["loss"]]}}, FIGURES)) == {"loss"}
 
 
 def test_losses_in_the_switch_are_listed_separately() -> None:
@@ -354,10 +359,10 @@ def test_losses_in_the_switch_are_listed_separately() -> None:
 
 def test_every_figure_is_drawn_from_the_document(tmp_path: Path) -> None:
     built = a_document()
-    assert next(iter(draw_all(built))) == "speedup", "the answer first"
-    assert set(draw_all(built)) == {"allreduce", "speedup", "unshaped", "loss", "planes", "numbers"}
-    assert draw_all({**built, "parts": {}}) == {}
-    paths = suite.draw({**built, "parts": {"planes": built["parts"]["planes"]}}, tmp_path / "made")
+    assert list(draw_all(built)) == ["speedup", "allreduce", "planes", "numbers"], "the answer first"
+    assert set(draw_all(built, FIGURES)) == {"allreduce", "speedup", "unshaped", "loss", "planes", "numbers"}
+    assert draw_all({**built, "parts": {}}, FIGURES) == {}
+    paths = bench_run.draw({**built, "parts": {"planes": built["parts"]["planes"]}}, tmp_path / "made")
     assert [path.name for path in paths] == ["planes.png", "bench.html"]
     assert paths[0].read_bytes().startswith(b"\x89PNG")
 
@@ -365,7 +370,7 @@ def test_every_figure_is_drawn_from_the_document(tmp_path: Path) -> None:
 def test_the_page_is_self_contained(tmp_path: Path) -> None:
     built = a_document()
     built["machine"] = document.machine() | {"command": ["<script>"]}
-    suite.draw(built, tmp_path)
+    bench_run.draw(built, tmp_path, FIGURES)
     text = (tmp_path / "bench.html").read_text()
     page = checked(text)
     assert text.count("<svg") == 6
@@ -414,10 +419,10 @@ def test_a_document_is_written_and_read(tmp_path: Path) -> None:
 
 def test_a_data_plane_that_this_machine_lacks_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "xdp_missing", lambda: "no BPF here")
-    monkeypatch.setattr(suite, "run_allreduce", lambda *_: {"networks": []})
+    monkeypatch.setattr(suite, "run_allreduce", lambda *_: [])
     for part in ("allreduce", "unshaped"):
         said: list[str] = []
-        found = suite.MEASURES[part](True, said.append, lambda *_: None)
+        found = suite.PARTS[part](True, said.append, lambda *_: None, CellStore())
         assert said == ["switch:xdp: left out: no BPF here"]
         assert document.failures({part: found}, [part]) == (["switch:xdp: no BPF here"], [])
 
@@ -459,6 +464,7 @@ def test_machine_facts_and_load() -> None:
         (("--factor", "1"), "factor 1: more than 1"),
         (("--elements", "400"), "--elements 400: an MTU of 1500 bytes holds 363"),
         (("--dtype", "float64"), "--dtype float64: unknown; allowed: float32, int32"),
+        (("--racks", "9"), "--racks 9: racks: 9 for 4 workers; allowed: 1 … 4"),
     ],
 )
 def test_wrong_usage_is_one_line(arguments: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,8 +479,8 @@ def test_wrong_usage_is_one_line(arguments: tuple[str, ...], expected: str, monk
 def test_without_privileges_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emulation.testbed.netns.run_in_user_namespace", lambda: None)
     monkeypatch.setattr("emulation.testbed.mininet.mininet_run.missing", lambda: "Mininet needs root")
-    for command in (["allreduce", "--methods", "ring:reno"], ["loss"]):
-        done = runner.invoke(app, ["bench", *command])
+    for command in (["--methods", "ring:reno"], ["--loss", "0.01"]):
+        done = runner.invoke(app, ["bench", "allreduce", *command])
         assert done.exit_code == 1
         assert done.stderr == "switchagg: this benchmark needs emulated links: Mininet needs root\n"
 
@@ -486,8 +492,8 @@ def test_an_unwritable_output_is_refused_before_anything_is_measured(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setattr("emulation.testbed.netns.run_in_user_namespace", lambda: None)
     monkeypatch.setattr("emulation.testbed.mininet.mininet_run.missing", lambda: "")
-    monkeypatch.setattr(suite, "run_allreduce", lambda *_: pytest.fail("it was measured"))
-    monkeypatch.setitem(suite.MEASURES, "numbers", lambda *_: pytest.fail("it was measured"))
+    monkeypatch.setattr(bench_run, "run_allreduce", lambda *_: pytest.fail("it was measured"))
+    monkeypatch.setitem(bench_run.MEASURES, "numbers", lambda *_: pytest.fail("it was measured"))
     done = runner.invoke(app, ["bench", *arguments, str(tmp_path / "file" / "results")])
     assert done.exit_code == 1
     assert f"switchagg: {tmp_path / 'file'}" in done.stderr
@@ -496,15 +502,59 @@ def test_an_unwritable_output_is_refused_before_anything_is_measured(
 def test_figures_of_a_missing_file_say_what_writes_it(tmp_path: Path) -> None:
     missing = runner.invoke(app, ["bench", "figures", str(tmp_path / "none.json")])
     assert missing.exit_code == 1
-    assert "`switchagg bench all` writes it" in missing.stderr
+    assert "`make bench` writes it" in missing.stderr
 
 
 def test_another_extent_is_not_mixed_into_a_document(tmp_path: Path) -> None:
     document.write(tmp_path / "bench.json", a_document())
     with pytest.raises(RunFailed, match="holds a full run"):
-        list(suite.run(("numbers",), True, tmp_path, lambda _: None, lambda _: None, lambda *_: None))
+        list(bench_run.run({"loss": lambda *_: []}, True, tmp_path, print, print, lambda *_: None))
 
 
 def test_an_unknown_type_is_refused_before_anything_starts() -> None:
     with pytest.raises(ScenarioError, match="--dtype"):
-        suite.BenchMatrix([4], [0], [4096], "ring", dtype="int8").requests()
+        bench_run.BenchMatrix([4], [0], [4096], "ring", dtype="int8").requests()
+
+
+def test_an_interrupted_benchmark_goes_on_from_the_networks_that_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network that can't be had is an entry with the reason, and once all are measured a command starts anew."""
+    monkeypatch.setattr(bench_run, "require", lambda: None)
+    measured: list[int] = []
+
+    def measure(request: bench_run.BenchRequest, *_: object) -> dict[str, Any]:
+        workers = request.scenario.topology.workers
+        if len(measured) == 1:
+            measured.append(0)
+            raise KeyboardInterrupt
+        measured.append(workers)
+        if workers == 4 and measured.count(4) == 1:
+            raise RunFailed("no room")
+        return {**request.record, "failures": {}, "rows": []}
+
+    monkeypatch.setattr(bench_run, "measure", measure)
+    requests = bench_run.BenchMatrix([2, 4], [10**9], [4096], "ring:reno").requests()
+
+    def part(quick: bool, log: Any, on_row: Any, store: CellStore) -> list[dict[str, Any]]:
+        return bench_run.run_allreduce(requests, log, on_row, store)
+
+    def run() -> list[str]:
+        said: list[str] = []
+        list(bench_run.run({"allreduce": part}, True, tmp_path, said.append, said.append, lambda *_: None))
+        return said
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    with pytest.raises(RunFailed, match="not everything could be measured: n = 4, 1 Gb/s: no room"):
+        run()
+    assert measured == [2, 0, 4]
+    assert any(text.startswith("2 runs, of which 1 are there and 1 are to do") for text in run())
+    assert measured == [2, 0, 4, 4]
+    assert any(text.startswith("2 runs, of which 0 are there and 2 are to do") for text in run())
+
+
+@pytest.mark.parametrize("name", ["all", "matrix", "unshaped", "codecs", "loss", "racks"])
+def test_a_command_that_moved_names_what_took_its_place(name: str) -> None:
+    done = runner.invoke(app, ["bench", name, "--quick"])
+    assert (done.exit_code, done.stderr.startswith(f"switchagg: bench {name}: it is measured by `")) == (2, True)

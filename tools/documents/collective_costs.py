@@ -1,6 +1,6 @@
 """What each collective takes in virtual time, beside the cost model: the figure and the tables of docs/collectives.md.
 
-`python -m emulation.report.collective_costs [FOLDER]` writes collectives.png and prints the tables, in two minutes.
+`python -m tools.documents.collective_costs [FOLDER]` writes collectives.png and prints the tables, in two minutes.
 Deterministic: the same on every machine.
 """
 
