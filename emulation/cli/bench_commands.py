@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -12,6 +12,9 @@ from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
 from emulation.cli.runs.hosts import hosts
 from emulation.cli.start.completion import method_names
 from switchagg.dataplane.plane_kinds import DATAPLANES
+
+if TYPE_CHECKING:
+    from emulation.experiments.bench.bench_run import BenchMatrix
 
 app = typer.Typer(
     name="bench",
@@ -58,6 +61,12 @@ SegmentsOption = Annotated[
     typer.Option(min=1, max=64, help="Packets per send of the switch's workers  [default: a burst of the links]"),
 ]
 
+LossOption = Annotated[
+    float | None, typer.Option(min=0, max=0.5, metavar="SHARE", help="Of packets, on each link and way (BPF)")
+]
+RacksOption = Annotated[int, typer.Option(min=0, max=32, help="With a switch each, below one; 0: one switch")]
+UpLinksOption = Annotated[float, typer.Option(min=1, max=64, help="Of the racks' up-links")]
+
 
 @app.command()
 def allreduce(
@@ -78,11 +87,9 @@ def allreduce(
     segments: SegmentsOption = None,
     mtu: Annotated[int, typer.Option(min=576, max=65_535, help="Of every link, in bytes")] = 1500,
     seconds: Annotated[float, typer.Option(min=0.01, max=600, help="Per size and method, without -n")] = 1.0,
-    loss: Annotated[
-        float | None, typer.Option(min=0, max=0.5, metavar="SHARE", help="Of packets, on each link and way (BPF)")
-    ] = None,
-    racks: Annotated[int, typer.Option(min=0, max=32, help="With a switch each, below one; 0: one switch")] = 0,
-    oversubscription: Annotated[float, typer.Option(min=1, max=64, help="Of the racks' up-links")] = 1.0,
+    loss: LossOption = None,
+    racks: RacksOption = 0,
+    oversubscription: UpLinksOption = 1.0,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also as JSON")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for allreduce.json and its figures")] = None,
 ) -> None:
@@ -99,10 +106,8 @@ def allreduce(
     A plain user gets a namespace, in which some limits of TCP stay. Definitions: emulation/experiments/bench/README.md
     """
     with outcomes(f"the same command goes on from the networks in {out}/cells" if out else ""):
-        from emulation.experiments.bench import bandwidths, bench_run, document, text_table
+        from emulation.experiments.bench import bandwidths, bench_run
         from emulation.experiments.bench.allreduce.allreduce_cells import OperationPace
-        from emulation.experiments.cells import CELLS, CellStore, version
-        from emulation.scenario.errors import RunFailed
         from emulation.testbed.mininet.launch import BY_LINKS
         from emulation.testbed.netns import run_in_user_namespace
 
@@ -127,21 +132,29 @@ def allreduce(
             racks,
             oversubscription,
         )
-        requests = matrix.requests()
-        targets = [path for path in (json_file, out and out / "allreduce.json") if path is not None]
-        for target in targets:
-            bench_run.require_folder(target.parent)
-        store, load = CellStore(out and out / CELLS), document.MachineLoad()
-        networks = bench_run.run_allreduce(requests, _log, text_table.TablePrinter(typer.echo), store)
-        content = bench_run.documented({"allreduce": networks}, load.measures())
-        for target in targets:
-            document.write(target, content)
-        if out is not None:
-            for path in bench_run.draw(content, out):
-                _log(str(path))
-        if failed := document.failures({"allreduce": networks}, ("allreduce",))[0]:
-            raise RunFailed("; ".join(failed))
-        store.clear(version("bench"))
+        _measure(matrix, json_file, out)
+
+
+def _measure(matrix: BenchMatrix, json_file: Path | None, out: Path | None) -> None:
+    """Measures the networks of a matrix, prints and writes what was measured. Raises ScenarioError, RunFailed."""
+    from emulation.experiments.bench import bench_run, document, text_table
+    from emulation.experiments.cells import CELLS, CellStore, version
+    from emulation.scenario.errors import RunFailed
+
+    requests = matrix.requests()
+    targets = [path for path in (json_file, out and out / "allreduce.json") if path is not None]
+    for target in targets:
+        bench_run.require_folder(target.parent)
+    store, load = CellStore(out and out / CELLS), document.MachineLoad()
+    networks = bench_run.run_allreduce(requests, _log, text_table.TablePrinter(typer.echo), store)
+    content = bench_run.documented({"allreduce": networks}, load.measures())
+    for target in targets:
+        document.write(target, content)
+    for path in bench_run.draw(content, out) if out is not None else ():
+        _log(str(path))
+    if failed := document.failures({"allreduce": networks}, ("allreduce",))[0]:
+        raise RunFailed("; ".join(failed))
+    store.clear(version("bench"))
 
 
 @app.command()

@@ -66,6 +66,19 @@ QDISCS = {
 
 
 @dataclass(frozen=True)
+class Finding:
+    """What a probe has found. remedy: how to get what is missing; "" if nothing is. needed_for: in place of PROBES'."""
+
+    detail: str
+    remedy: str = ""
+    needed_for: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.remedy
+
+
+@dataclass(frozen=True)
 class MachineCheck:
     """One thing looked at. `remedy`: how to get what is missing; empty if `ok`."""
 
@@ -101,59 +114,56 @@ def _text(path: str) -> str | None:
 # ---- Python
 
 
-def _python() -> MachineCheck:
+def _python() -> Finding:
     version = platform.python_version()
     ok = sys.version_info >= (3, 11)
-    return MachineCheck("Python", ok, version, "" if ok else "install Python 3.11 or newer", EVERYTHING)
+    return Finding(version, "" if ok else "install Python 3.11 or newer")
 
 
-def _package(name: str, module: str) -> MachineCheck:
+def _package(name: str, module: str) -> Finding:
     """A Python package without which nothing runs. It is imported: half an installation is none."""
     if _answer(sys.executable, "-P", "-c", f"import {module}") is None:
         detail = "broken" if importlib.util.find_spec(module) else "missing"
-        return MachineCheck(name, False, detail, f"pip install --force-reinstall {name}, or make setup", EVERYTHING)
-    return MachineCheck(name, True, metadata.version(name), "", EVERYTHING)
+        return Finding(detail, f"pip install --force-reinstall {name}, or make setup")
+    return Finding(metadata.version(name))
 
 
-def _torch() -> MachineCheck:
+def _torch() -> Finding:
     script = (
         "import torch; from transport.torch.registration import too_old; "
         "print(torch.__version__, torch.version.cuda, torch.cuda.is_available(), too_old(torch.__version__))"
     )
     answer = _answer(sys.executable, "-P", "-c", script)
     if answer is None:
-        return MachineCheck(
-            "PyTorch", False, "missing or broken", "make setup, or pip install 'torch>=2.11'", EVERYTHING
-        )
+        return Finding("missing or broken", "make setup, or pip install 'torch>=2.11'")
     version, cuda, available, *too_old = answer.splitlines()[-1].split(maxsplit=3)
     if too_old:
         detail, _, remedy = too_old[0].partition("; run: ")
-        return MachineCheck("PyTorch", False, f"{version}, {detail}", remedy, EVERYTHING)
+        return Finding(f"{version}, {detail}", remedy)
     device = f"CUDA {cuda}, GPU usable" if available == "True" else "runs on the CPU"
-    return MachineCheck("PyTorch", True, f"{version}, {device}", "", EVERYTHING)
+    return Finding(f"{version}, {device}")
 
 
 # ---- rights and namespaces
 
 
-def _root() -> MachineCheck:
+def _root() -> Finding:
     if os.geteuid() != 0:
         remedy = (
             "not needed with user namespaces (below): switchagg compare ... --on mininet; else sudo $(which switchagg)"
         )
-        return MachineCheck("root", False, f"uid {os.geteuid()}", remedy, "Mininet without user namespaces")
+        return Finding(f"uid {os.geteuid()}", remedy, "Mininet without user namespaces")
     if _answer("unshare", "--net", "true") is None:
         remedy = "a container needs --privileged, or --cap-add SYS_ADMIN and NET_ADMIN"
-        return MachineCheck("root", False, "root, but may not make network namespaces", remedy, "Mininet")
-    return MachineCheck("root", True, "root, may make network namespaces", "", "Mininet")
+        return Finding("root, but may not make network namespaces", remedy)
+    return Finding("root, may make network namespaces")
 
 
-def _user_namespaces() -> MachineCheck:
-    needed_for = "Mininet without root"
+def _user_namespaces() -> Finding:
     if netns.user_namespaces_allowed():
-        return MachineCheck("user namespaces", True, "a plain user may make network namespaces", "", needed_for)
+        return Finding("a plain user may make network namespaces")
     if _find("unshare") is None:
-        return MachineCheck("user namespaces", False, "unshare is missing", "apt-get install util-linux", needed_for)
+        return Finding("unshare is missing", "apt-get install util-linux")
     switches = {
         "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
         "kernel.unprivileged_userns_clone": ("0", "1"),
@@ -162,14 +172,14 @@ def _user_namespaces() -> MachineCheck:
     for name, (forbids, allows) in switches.items():
         if _text("/proc/sys/" + name.replace(".", "/")) == forbids:
             remedy = f"as root: sysctl {name}={allows}; or run as root"
-            return MachineCheck("user namespaces", False, f"forbidden by {name}", remedy, needed_for)
-    return MachineCheck("user namespaces", False, "forbidden here (a container's profile?)", "run as root", needed_for)
+            return Finding(f"forbidden by {name}", remedy)
+    return Finding("forbidden here (a container's profile?)", "run as root")
 
 
 # ---- Mininet and links
 
 
-def _mininet() -> MachineCheck:
+def _mininet() -> Finding:
     packages = {"mnexec": "mininet", "ip": "iproute2", "tc": "iproute2", "ethtool": "ethtool", "brctl": "bridge-utils"}
     packages |= {"ifconfig": "net-tools", "ping": "iputils-ping"}
     missing = {program: package for program, package in packages.items() if _find(program) is None}
@@ -177,8 +187,8 @@ def _mininet() -> MachineCheck:
         missing["Python package mininet"] = "mininet"
     if missing:
         remedy = f"as root: apt-get install --no-install-recommends {' '.join(sorted(set(missing.values())))}"
-        return MachineCheck("Mininet", False, f"missing: {', '.join(missing)}", remedy, "Mininet")
-    return MachineCheck("Mininet", True, f"{_mininet_version()}, with all programs it calls", "", "Mininet")
+        return Finding(f"missing: {', '.join(missing)}", remedy)
+    return Finding(f"{_mininet_version()}, with all programs it calls")
 
 
 def _mininet_version() -> str:
@@ -204,18 +214,17 @@ def _qdiscs_present() -> list[str] | None:
     return None if answer is None else answer.split()
 
 
-def _qdisc(wanted: str, needed_for: str) -> MachineCheck:
-    name = f"qdisc {wanted}"
+def _qdisc(wanted: str) -> Finding:
     if _find("tc") is None:
-        return MachineCheck(name, False, "tc is missing", "as root: apt-get install iproute2", needed_for)
+        return Finding("tc is missing", "as root: apt-get install iproute2")
     present = _qdiscs_present()
     if present is None:
-        return MachineCheck(name, False, "not tried: no network namespace to try in", "run as root", needed_for)
+        return Finding("not tried: no network namespace to try in", "run as root")
     absent = [other for other in QDISCS if other not in present]
     detail = f"kernel has {' '.join(present) or 'none'}, not {' '.join(absent)}".removesuffix(", not ")
     if wanted in present:
-        return MachineCheck(name, True, detail, "", needed_for)
-    return MachineCheck(name, False, detail, _module_remedy(f"sch_{wanted}"), needed_for)
+        return Finding(detail)
+    return Finding(detail, _module_remedy(f"sch_{wanted}"))
 
 
 def _module_remedy(*modules: str) -> str:
@@ -231,17 +240,16 @@ def _module_remedy(*modules: str) -> str:
     return f"kernel {kernel} comes without {names}: another kernel; {otherwise}"
 
 
-def _congestion_control() -> MachineCheck:
+def _congestion_control() -> Finding:
     current = _text("/proc/sys/net/ipv4/tcp_congestion_control")
     available = _text("/proc/sys/net/ipv4/tcp_available_congestion_control")
     if current is None or available is None:
-        return MachineCheck("TCP", False, "no Linux TCP settings to read", "run on Linux", "host allreduce in Mininet")
-    return MachineCheck("TCP", True, f"{current} is in use; available: {available}", "", "host allreduce in Mininet")
+        return Finding("no Linux TCP settings to read", "run on Linux")
+    return Finding(f"{current} is in use; available: {available}")
 
 
-def _udp_offload() -> MachineCheck:
+def _udp_offload() -> Finding:
     """Four datagrams in one send, received as one bundle that names its segment size."""
-    needed_for = "speed: 10 to 30 times cheaper packets"
     segment_bytes, segments = 1000, 4
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
@@ -256,46 +264,38 @@ def _udp_offload() -> MachineCheck:
             data, control, _, _ = receiver.recvmsg(65_536, socket.CMSG_SPACE(4))
         except OSError as error:
             why = error.strerror or str(error)
-            return MachineCheck(
-                "UDP GSO/GRO", False, f"refused: {why}", "Linux 5.0 or newer; runs work without", needed_for
-            )
+            return Finding(f"refused: {why}", "Linux 5.0 or newer; runs work without")
     sizes = [struct.unpack("i", value[:4])[0] for level, kind, value in control if (level, kind) == (SOL_UDP, UDP_GRO)]
     if len(data) == segment_bytes * segments and sizes == [segment_bytes]:
-        return MachineCheck(
-            "UDP GSO/GRO", True, f"{segments} datagrams in one send, one bundle received", "", needed_for
-        )
-    return MachineCheck("UDP GSO/GRO", False, "bundles are taken apart on the way", "runs work without", needed_for)
+        return Finding(f"{segments} datagrams in one send, one bundle received")
+    return Finding("bundles are taken apart on the way", "runs work without")
 
 
-def _priority() -> MachineCheck:
+def _priority() -> Finding:
     """What carries a stream's priority class on its way: see `switchagg.priority`."""
     from emulation.testbed.mininet.shaping import u32_missing
     from transport.links.udp_link import takes_socket_priority
 
-    needed_for = "[topology] priority_queues in Mininet"
     marks = "DSCP and SO_PRIORITY" if takes_socket_priority() else "DSCP, no SO_PRIORITY (Linux 6.14 or newer)"
     if _find("tc") is None:
-        return MachineCheck(
-            "priority", False, f"packets carry {marks}; tc is missing", "apt-get install iproute2", needed_for
-        )
+        return Finding(f"packets carry {marks}; tc is missing", "apt-get install iproute2")
     if reason := u32_missing():
         why = f"packets carry {marks}; no queue that reads it: {reason}"
-        return MachineCheck("priority", False, why, _module_remedy("sch_htb", "cls_u32"), needed_for)
-    return MachineCheck("priority", True, f"packets carry {marks}; HTB classes by DSCP (u32)", "", needed_for)
+        return Finding(why, _module_remedy("sch_htb", "cls_u32"))
+    return Finding(f"packets carry {marks}; HTB classes by DSCP (u32)")
 
 
-def _marking() -> MachineCheck:
+def _marking() -> Finding:
     """Which queues mark packets instead of dropping them: the kernel's own, or our program before a shaper."""
     from emulation.testbed.mininet.shaping import marking_missing, qdisc_missing
 
-    needed_for = "[topology] ecn_bytes in Mininet"
     if _find("tc") is None:
-        return MachineCheck("ECN marks", False, "tc is missing", "apt-get install iproute2", needed_for)
+        return Finding("tc is missing", "apt-get install iproute2")
     qdiscs = [name for name in ("codel", "fq_codel", "pie") if qdisc_missing(name) is None]
     kinds = f"the kernel's queues that mark: {', '.join(qdiscs) or 'none'}"
     if reason := marking_missing():
-        return MachineCheck("ECN marks", False, f"{kinds}; links in Mininet can't: {reason}", "--on sim", needed_for)
-    return MachineCheck("ECN marks", True, f"{kinds}; links in Mininet do it by BPF", "", needed_for)
+        return Finding(f"{kinds}; links in Mininet can't: {reason}", "--on sim")
+    return Finding(f"{kinds}; links in Mininet do it by BPF")
 
 
 # ---- other data planes
@@ -318,52 +318,48 @@ def _load_xdp_program() -> int:
     return 0
 
 
-def _xdp() -> MachineCheck:
-    needed_for = XDP_PLANE
+def _xdp() -> Finding:
     btf = "BTF present" if Path("/sys/kernel/btf/vmlinux").exists() else "no BTF"
     code = _load_xdp_program()
     if code == 0:
-        return MachineCheck("XDP", True, f"the kernel takes XDP programs; {btf}", "", needed_for)
+        return Finding(f"the kernel takes XDP programs; {btf}")
     remedy = (
         "run as root, or with CAP_BPF and CAP_NET_ADMIN" if code == errno.EPERM else "a kernel with CONFIG_BPF_SYSCALL"
     )
-    return MachineCheck("XDP", False, f"refused: {os.strerror(code)}; {btf}", remedy, needed_for)
+    return Finding(f"refused: {os.strerror(code)}; {btf}", remedy)
 
 
-def _xdp_on_veth() -> MachineCheck:
+def _xdp_on_veth() -> Finding:
     """Loads and attaches the very programs, between two interfaces that vanish with the probe."""
-    name, needed_for = "XDP on veth", XDP_PLANE
     if _find("ip") is None or _find("tc") is None:
-        return MachineCheck(name, False, "ip or tc is missing", "as root: apt-get install iproute2", needed_for)
+        return Finding("ip or tc is missing", "as root: apt-get install iproute2")
     probe = f"{shlex.quote(sys.executable)} -P -m emulation.testbed.mininet.xdp_probe || :"
     answer = _in_own_network(probe)
     if answer is None:
-        return MachineCheck(name, False, "not tried: no network namespace to try in", "run as root", needed_for)
+        return Finding("not tried: no network namespace to try in", "run as root")
     if " on veth, delivery by " in answer:
-        return MachineCheck(name, True, answer, "", needed_for)
+        return Finding(answer)
     remedy = "a kernel with CONFIG_BPF_SYSCALL, CONFIG_NET_CLS_ACT and CONFIG_VETH"
     if "not permitted" in answer:
         remedy = "run as root, or with CAP_BPF and CAP_NET_ADMIN"
-    return MachineCheck(name, False, answer or "the probe said nothing", remedy, needed_for)
+    return Finding(answer or "the probe said nothing", remedy)
 
 
-def _libbpf() -> MachineCheck:
+def _libbpf() -> Finding:
     try:
         libbpf()
     except SwitchaggError as error:
-        return MachineCheck(
-            "libbpf", False, str(error), "as root: apt-get install libbpf1 (before: libbpf0)", XDP_PLANE
-        )
-    return MachineCheck("libbpf", True, "libbpf.so.1", "", XDP_PLANE)
+        return Finding(str(error), "as root: apt-get install libbpf1 (before: libbpf0)")
+    return Finding("libbpf.so.1")
 
 
-def _xdp_programs() -> MachineCheck:
+def _xdp_programs() -> Finding:
     names = (bpf.MTU_1500, bpf.JUMBO, bpf.LOSS)
     absent = [name for name in names if not (bpf.FOLDER / name).exists()]
     if absent:
         remedy = f"as root: apt-get install clang libbpf-dev; then {library.REMEDY}"
-        return MachineCheck("XDP programs", False, f"not built: {', '.join(absent)}", remedy, XDP_PLANE)
-    return MachineCheck("XDP programs", True, f"built: {', '.join(names)}", "", XDP_PLANE)
+        return Finding(f"not built: {', '.join(absent)}", remedy)
+    return Finding(f"built: {', '.join(names)}")
 
 
 # ---- the compiled core
@@ -377,133 +373,124 @@ def _compiles(compiler: str, *flags: str, source: str = "int answer(void) { retu
         return _answer(compiler, *flags, "-o", str(binary), f"{folder}/probe.c") is not None and binary.exists()
 
 
-def _compiler() -> MachineCheck:
-    name, remedy = "C compiler", "as root: apt-get install gcc libc6-dev, or pip install ziglang; then make native"
-    needed_for = "building the compiled core"
+def _compiler() -> Finding:
+    remedy = "as root: apt-get install gcc libc6-dev, or pip install ziglang; then make native"
     compilers = [compiler for compiler in ("cc", "gcc", "clang") if _find(compiler)]
     if not compilers:
-        return MachineCheck(name, False, "no cc, gcc or clang on PATH", remedy, needed_for)
+        return Finding("no cc, gcc or clang on PATH", remedy)
     flags = ("-shared", "-fPIC", "-include", "stdint.h", "-include", "sys/socket.h", "-include", "linux/types.h")
     for compiler in compilers:
         if _compiles(compiler, *flags):
             version = (_answer(compiler, "--version") or compiler).splitlines()[0]
-            return MachineCheck(name, True, version, "", needed_for)
-    return MachineCheck(
-        name, False, f"{', '.join(compilers)} can't compile a line that includes C's headers", remedy, needed_for
-    )
+            return Finding(version)
+    return Finding(f"{', '.join(compilers)} can't compile a line that includes C's headers", remedy)
 
 
-def _compiled_core() -> MachineCheck:
-    needed_for = "host methods; speed: switch and workers in C"
+def _compiled_core() -> Finding:
     if reason := library.missing():
         detail, _, remedy = reason.partition("; ")
-        return MachineCheck("compiled core", False, detail, remedy, needed_for)
+        return Finding(detail, remedy or library.REMEDY)
     detail = f"{library.load()._name}, ABI {SA_ABI}, loops use {library.vectors()}"
-    return MachineCheck("compiled core", True, detail, "", needed_for)
+    return Finding(detail)
 
 
 BPF_SOURCE = "#include <linux/bpf.h>\n#include <bpf/bpf_helpers.h>"
 
 
-def _clang_for_bpf() -> MachineCheck:
-    name, needed_for = "clang for BPF", "building the XDP programs"
+def _clang_for_bpf() -> Finding:
     remedy = "as root: apt-get install clang libbpf-dev; then make native"
     if _find("clang") is None:
-        return MachineCheck(name, False, "clang is not on PATH", remedy, needed_for)
+        return Finding("clang is not on PATH", remedy)
     if not _compiles("clang", "-target", "bpf", "-c"):
-        return MachineCheck(name, False, "this clang has no BPF target", remedy, needed_for)
+        return Finding("this clang has no BPF target", remedy)
     includes = [f"-I{folder}" for folder in Path("/usr/include").glob("*-linux-gnu")]  # asm/types.h, as Debian has it
     if not _compiles("clang", "-target", "bpf", "-c", *includes, source=BPF_SOURCE):
-        return MachineCheck(name, False, "libbpf's headers are missing", remedy, needed_for)
-    return MachineCheck(name, True, (_answer("clang", "--version") or "clang").splitlines()[0], "", needed_for)
+        return Finding("libbpf's headers are missing", remedy)
+    return Finding((_answer("clang", "--version") or "clang").splitlines()[0])
 
 
-def _fuzzer() -> MachineCheck:
-    name, needed_for = "fuzzer", "tests of the compiled core on made-up packets"
+def _fuzzer() -> Finding:
     source = "int LLVMFuzzerTestOneInput(const unsigned char *data, unsigned long size) { return data && size > 9; }"
     if _find("clang") is None:
-        return MachineCheck(
-            name, False, "clang is not on PATH", "as root: apt-get install clang libclang-rt-dev", needed_for
-        )
+        return Finding("clang is not on PATH", "as root: apt-get install clang libclang-rt-dev")
     if not _compiles("clang", "-fsanitize=fuzzer,address,undefined", source=source):
         remedy = "as root: apt-get install libclang-rt-dev (or libclang-rt-14-dev, by clang's version)"
-        return MachineCheck(name, False, "clang can't link its fuzzer and sanitizers", remedy, needed_for)
-    return MachineCheck(name, True, "clang links its fuzzer, AddressSanitizer and UBSan", "", needed_for)
+        return Finding("clang can't link its fuzzer and sanitizers", remedy)
+    return Finding("clang links its fuzzer, AddressSanitizer and UBSan")
 
 
-def _program(name: str, program: str, remedy: str, needed_for: str) -> MachineCheck:
+def _program(program: str, remedy: str) -> Finding:
     path = _find(program)
-    return MachineCheck(name, path is not None, path or f"{program} is not on PATH", "" if path else remedy, needed_for)
+    return Finding(path or f"{program} is not on PATH", "" if path else remedy)
 
 
-def _rdma() -> MachineCheck:
+def _rdma() -> Finding:
     """RDMA works without: this is about NICs."""
-    needed_for = "RDMA on hardware (SWITCHAGG_RDMA_PROVIDER=verbs); in user space it works without"
     try:
         devices = hardware.devices()
     except SwitchaggError as error:
         what, _, remedy = str(error).rpartition("; ")
-        return MachineCheck("RDMA hardware", False, what, remedy, needed_for)
+        return Finding(what, remedy)
     if not devices:
-        return MachineCheck("RDMA hardware", False, "no device", hardware.NO_DEVICE, needed_for)
-    return MachineCheck("RDMA hardware", True, ", ".join(devices), "", needed_for)
+        return Finding("no device", hardware.NO_DEVICE)
+    return Finding(", ".join(devices))
 
 
-def _p4_engine() -> MachineCheck:
+def _p4_engine() -> Finding:
     """A C compiler makes it fast; without one it runs on Python."""
-    needed_for = "switchagg p4, the data plane p4"
     if reason := p4_plane.missing():
-        return MachineCheck("P4 engine", False, reason, "pip install 'switchagg[p4]', or make setup", needed_for)
+        return Finding(reason, "pip install 'switchagg[p4]', or make setup")
     back_end = "C" if any(map(_find, ("cc", "gcc", "clang"))) else "Python (slow: no C compiler)"
-    return MachineCheck(
-        "P4 engine", True, f"programs become {back_end}; lark {metadata.version('lark')}", "", needed_for
-    )
+    return Finding(f"programs become {back_end}; lark {metadata.version('lark')}")
 
 
 P4_REMEDY = "see p4.org (Debian, Ubuntu: packages of the p4lang project)"
-PROBES: dict[str, Callable[[], MachineCheck]] = {
-    "Python": _python,
-    "numpy": lambda: _package("numpy", "numpy"),
-    "PyTorch": _torch,
-    "pyzmq": lambda: _package("pyzmq", "zmq"),
-    "msgspec": lambda: _package("msgspec", "msgspec"),
-    "root": _root,
-    "user namespaces": _user_namespaces,
-    "Mininet": _mininet,
-    "qdisc htb": lambda: _qdisc("htb", "links with a rate in Mininet"),
-    "qdisc netem": lambda: _qdisc("netem", "delay and faults in Mininet"),
-    "priority": _priority,
-    "ECN marks": _marking,
-    "TCP": _congestion_control,
-    "UDP GSO/GRO": _udp_offload,
-    "C compiler": _compiler,
-    "compiled core": _compiled_core,
-    "fuzzer": _fuzzer,
-    "XDP": _xdp,
-    "clang for BPF": _clang_for_bpf,
-    "XDP programs": _xdp_programs,
-    "libbpf": _libbpf,
-    "XDP on veth": _xdp_on_veth,
-    "P4 engine": _p4_engine,
-    "bmv2": lambda: _program("bmv2", "simple_switch", P4_REMEDY, f"{BESIDES} the data plane bmv2, for conformance"),
-    "p4c": lambda: _program("p4c", "p4c", P4_REMEDY, f"{BESIDES} P4 programs on bmv2"),
-    "RDMA hardware": _rdma,
+PROBES: dict[str, tuple[str, Callable[[], Finding]]] = {
+    "Python": (EVERYTHING, _python),
+    "numpy": (EVERYTHING, lambda: _package("numpy", "numpy")),
+    "PyTorch": (EVERYTHING, _torch),
+    "pyzmq": (EVERYTHING, lambda: _package("pyzmq", "zmq")),
+    "msgspec": (EVERYTHING, lambda: _package("msgspec", "msgspec")),
+    "root": ("Mininet", _root),
+    "user namespaces": ("Mininet without root", _user_namespaces),
+    "Mininet": ("Mininet", _mininet),
+    "qdisc htb": ("links with a rate in Mininet", lambda: _qdisc("htb")),
+    "qdisc netem": ("delay and faults in Mininet", lambda: _qdisc("netem")),
+    "priority": ("[topology] priority_queues in Mininet", _priority),
+    "ECN marks": ("[topology] ecn_bytes in Mininet", _marking),
+    "TCP": ("host allreduce in Mininet", _congestion_control),
+    "UDP GSO/GRO": ("speed: 10 to 30 times cheaper packets", _udp_offload),
+    "C compiler": ("building the compiled core", _compiler),
+    "compiled core": ("host methods; speed: switch and workers in C", _compiled_core),
+    "fuzzer": ("tests of the compiled core on made-up packets", _fuzzer),
+    "XDP": (XDP_PLANE, _xdp),
+    "clang for BPF": ("building the XDP programs", _clang_for_bpf),
+    "XDP programs": (XDP_PLANE, _xdp_programs),
+    "libbpf": (XDP_PLANE, _libbpf),
+    "XDP on veth": (XDP_PLANE, _xdp_on_veth),
+    "P4 engine": ("switchagg p4, the data plane p4", _p4_engine),
+    "bmv2": (f"{BESIDES} the data plane bmv2, for conformance", lambda: _program("simple_switch", P4_REMEDY)),
+    "p4c": (f"{BESIDES} P4 programs on bmv2", lambda: _program("p4c", P4_REMEDY)),
+    "RDMA hardware": ("RDMA on hardware (SWITCHAGG_RDMA_PROVIDER=verbs); in user space it works without", _rdma),
 }
+"""Each thing, what it is needed for, and how it is tried."""
 
 
-def _careful(name: str, probe: Callable[[], MachineCheck]) -> MachineCheck:
+def check(name: str) -> MachineCheck:
+    """One of PROBES; a probe's own fault is a finding, too."""
+    needed_for, probe = PROBES[name]
     try:
-        return probe()
-    except Exception as error:  # the doctor's own faults are findings too
-        detail = f"the probe failed: {type(error).__name__}: {error}"
-        return MachineCheck(name, False, detail, "please report this line", "unknown")
+        finding = probe()
+    except Exception as error:
+        finding = Finding(f"the probe failed: {type(error).__name__}: {error}", "please report this line", "unknown")
+    return MachineCheck(name, finding.ok, finding.detail, finding.remedy, finding.needed_for or needed_for)
 
 
 def diagnose() -> list[MachineCheck]:
     """Look at everything, in the order of `PROBES`. Takes a few seconds, nearly all of it `import torch`."""
     netns.find_programs()  # as runs in Mininet do
     with ThreadPoolExecutor(max_workers=8) as pool:
-        return list(pool.map(_careful, PROBES.keys(), PROBES.values()))
+        return list(pool.map(check, PROBES))
 
 
 def exit_code(findings: list[MachineCheck]) -> int:

@@ -58,7 +58,6 @@ def row_groups(built: dict[str, Any]) -> dict[str, list[Row]]:
         ("algbw", [(_algbw(s["algbw_bytes_per_s"]), "") for s in summaries]),
         ("busbw", [(_busbw(entry), "") for entry in methods]),
     ]
-    lost = any("gradient_loss" in entry for entry in methods)
     traffic = [
         *([(BITS, [wording.codec_text(entry) for entry in methods])] if coded else []),
         ("Wire bytes per rank, sent", [_wire(s, "tx") for s in summaries]),
@@ -66,7 +65,6 @@ def row_groups(built: dict[str, Any]) -> dict[str, list[Row]]:
         *_server_rows(summaries),
         *_call_path_rows(methods),
         ("Retransmissions", [(wording.count_text(entry["retransmissions"]), "") for entry in methods]),
-        *([("Gradients lost", list(map(_lost, methods)))] if lost else []),
     ]
     return {
         "time": time,
@@ -254,12 +252,6 @@ def _busbw(entry: dict[str, Any]) -> str:
     if entry["method"].is_switch or algbw is None:
         return "not defined"
     return _algbw(algbw * entry["summary"]["bound"]["traffic_factor"])
-
-
-def _lost(entry: dict[str, Any]) -> tuple[str, str]:
-    if (lost := entry.get("gradient_loss")) is None:
-        return "none", ""
-    return wording.percent_text(lost["up"], 3), f"of sums on their way back {wording.percent_text(lost['down'], 3)}"
 
 
 def _identical(entry: dict[str, Any]) -> tuple[str, str]:

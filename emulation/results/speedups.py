@@ -19,7 +19,6 @@ COMPUTE_ALIKE = 1.1  # compute times closer than this factor count as the same
 COMPUTE_COMPARABLE = 1.5  # farther apart, computing hides other parts of the communication: no speed-up is quoted
 BEYOND_BOUND_FACTOR = 1.01  # closer to the bound than this is on it: medians aren't sharper
 BLOCKS_LEAST = 3  # fewer ratios have no spread worth an interval
-CONFIDENCE = 0.95
 STUDENT_T = (
     12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,

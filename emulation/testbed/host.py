@@ -20,6 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("switchagg", "torch", "numpy", "pyzmq", "msgspec", "mininet", "matplotlib", "scikit-learn")
 
 
+def cpu_ticks() -> list[int]:
+    """user nice system idle iowait irq softirq steal of all CPUs, in the kernel's ticks."""
+    return list(map(int, Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]))
+
+
 def host_facts(command: Sequence[str]) -> dict[str, Any]:
     """JSON-able facts of this machine now: system, hardware, versions, and the command that was typed."""
     return {

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Protocol
 
 import msgspec
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from emulation.experiments.bench.allreduce.allreduce_rank import MeetingPoint
 from emulation.testbed.children import ChildReport, send_report
 from emulation.testbed.host import interface_bytes
+from emulation.testbed.mininet.launch import RENDEZVOUS_PORT
 from switchagg.calls.call_request import own_shard
 from transport.group.group_opening import GroupOptions, open_group
 from transport.group.method_name import parse
@@ -87,9 +89,7 @@ class GlooSharded:
     """A group of Gloo. Reduce-scatter gives another array; all-gather takes one."""
 
     def __init__(self, place: ShardingTask) -> None:
-        from emulation.experiments.bench.allreduce.gloo import one_tensor_collectives  # torch takes a second to import
-
-        self._begin = one_tensor_collectives(place.rank, place.addresses[0], len(place.addresses), place.interface)
+        self._begin = _gloo_collectives(place)
         self._rank, self._workers = place.rank, len(place.addresses)
 
     def reduce_scatter(self, array: Array) -> Wait:
@@ -97,6 +97,33 @@ class GlooSharded:
 
     def all_gather(self, array: Array) -> Wait:
         return self._begin("all_gather", array, own_shard(array, self._rank, self._workers).copy())
+
+
+def _gloo_collectives(place: ShardingTask) -> Callable[[str, Array, Array], Wait]:
+    """begin(kind, whole, shard) of Gloo's reduce-scatter and all-gather; it returns what waits for the end."""
+    import torch  # which takes a second to import
+    import torch.distributed as dist
+
+    os.environ["GLOO_SOCKET_IFNAME"] = place.interface
+    torch.set_num_threads(1)
+    at = f"tcp://{place.addresses[0]}:{RENDEZVOUS_PORT}"
+    dist.init_process_group(
+        "gloo", init_method=at, rank=place.rank, world_size=len(place.addresses), timeout=timedelta(seconds=120)
+    )
+    # Renamed in PyTorch 2.13.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+    def begin(kind: str, full_array: Array, shard: Array) -> Wait:
+        target, source = torch.from_numpy(full_array), torch.from_numpy(shard)
+        if kind == "reduce_scatter":
+            target, source = source, target
+        work = (scatter if kind == "reduce_scatter" else gather)(target, source, async_op=True)
+        assert work is not None, "asynchronous"
+        wait: Wait = work.wait
+        return wait
+
+    return begin
 
 
 class ShardingRank:

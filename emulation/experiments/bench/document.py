@@ -12,7 +12,7 @@ from typing import Any
 
 from emulation.results.results import write_json
 from emulation.scenario.errors import RunFailed
-from emulation.testbed.host import host_facts
+from emulation.testbed.host import cpu_ticks, host_facts
 
 SCHEMA = "switchagg-bench-2"
 
@@ -22,11 +22,11 @@ class MachineLoad:
 
     def __init__(self) -> None:
         self._begun_s = time.monotonic()
-        self._first = self._ticks()
+        self._first = cpu_ticks()
 
     def measures(self) -> dict[str, Any]:
         """Shares of all CPUs' time since the start."""
-        spent = [last - first for first, last in zip(self._first, self._ticks(), strict=True)]
+        spent = [last - first for first, last in zip(self._first, cpu_ticks(), strict=True)]
         all_ = max(1, sum(spent))
         return {
             "duration_s": time.monotonic() - self._begun_s,
@@ -35,10 +35,6 @@ class MachineLoad:
             "stolen_share": spent[7] / all_,
             "load_average_1_min": os.getloadavg()[0],
         }
-
-    @staticmethod
-    def _ticks() -> list[int]:
-        return list(map(int, Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]))
 
 
 def machine() -> dict[str, Any]:

@@ -36,8 +36,6 @@ HOST_KEYS: dict[str, dict[str, int]] = {
     "free": {},
 }
 """Keys of hosts with NCCL over TCP and over RDMA (docs/hosts.md has their sources); and of hosts that cost nothing."""
-SLOWED = 1.1
-"""A method whose bytes take so many times what its links need is held up by its window."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +66,6 @@ class CallCost:
 
     def time_ns(self, size_bytes: float) -> float:
         return self.later_ns(size_bytes) + self.beta_ns_per_byte * size_bytes
-
-    @property
-    def slowed(self) -> bool:
-        return self.beta_ns_per_byte > SLOWED * self.bound_ns_per_byte
 
 
 def needs_of(name: MethodName, kind: Kind, workers: int, link: HostLink, size_bytes: float, link_ns: float) -> Needs:

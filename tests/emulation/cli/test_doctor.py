@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from emulation.cli import doctor
-from emulation.cli.doctor import EVERYTHING, PROBES, MachineCheck
+from emulation.cli.doctor import EVERYTHING, PROBES, Finding, MachineCheck
 from switchagg.native import library
 from switchagg.native.headers import SA_ABI
 
@@ -45,10 +45,10 @@ def test_the_software_these_tests_need_is_found(findings: list[MachineCheck]) ->
 
 
 def test_a_probe_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> MachineCheck:
+    def broken() -> Finding:
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr(doctor, "PROBES", {"broken": broken})
+    monkeypatch.setattr(doctor, "PROBES", {"broken": ("all", broken)})
     (finding,) = doctor.diagnose()
     assert not finding.ok
     assert "RuntimeError: no such thing" in finding.detail
@@ -73,7 +73,7 @@ def test_a_pytorch_that_is_too_old_is_none(monkeypatch: pytest.MonkeyPatch) -> N
     """As `transport.torch.registration` words it, whose tests hold the words."""
     said = "2.9.1+cpu None False older than 2.11, which switchagg needs; run: pip install 'torch>=2.11'"
     monkeypatch.setattr(doctor, "_answer", lambda *_: said)
-    assert doctor._torch() == MachineCheck(
+    assert doctor.check("PyTorch") == MachineCheck(
         "PyTorch", False, "2.9.1+cpu, older than 2.11, which switchagg needs", "pip install 'torch>=2.11'", EVERYTHING
     )
 
@@ -101,7 +101,7 @@ PROGRAMS: list[tuple[str, str]] = [
 @pytest.mark.parametrize(("name", "named"), PROGRAMS)
 def test_a_missing_program_is_named(name: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty_path(tmp_path, monkeypatch)
-    finding = PROBES[name]()
+    finding = doctor.check(name)
     assert not finding.ok
     assert named in finding.detail + finding.remedy
 
@@ -111,7 +111,7 @@ def test_a_program_that_is_there_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     empty_path(tmp_path, monkeypatch)
-    assert PROBES["bmv2"]() == MachineCheck("bmv2", True, str(program), "", PROBES["bmv2"]().needed_for)
+    assert doctor.check("bmv2") == MachineCheck("bmv2", True, str(program), "", PROBES["bmv2"][0])
 
 
 def test_a_command_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_the_compiler_is_probed_by_compiling(
     (tmp_path / program).write_text(BROKEN)
     (tmp_path / program).chmod(0o755)
     empty_path(tmp_path, monkeypatch)
-    finding = PROBES[name]()
+    finding = doctor.check(name)
     assert not finding.ok
     assert words in finding.detail
     assert "apt-get install" in finding.remedy
@@ -234,7 +234,7 @@ def test_a_qdisc_the_kernel_lacks_is_noticed(requires_root_namespaces: None, mon
     present = doctor._qdiscs_present()
     assert present is not None
     assert "pfifo" in present  # every kernel has it
-    finding = doctor._qdisc("imagined", "nothing")
+    finding = doctor._qdisc("imagined")
     assert not finding.ok
     assert "sch_imagined" in finding.remedy
 
@@ -319,5 +319,5 @@ def test_probing_leaves_the_network_as_it_was(requires_root_namespaces: None) ->
 def test_this_python_is_new_enough_and_an_older_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor._python().ok
     monkeypatch.setattr(sys, "version_info", (3, 10, 9))
-    finding = doctor._python()
+    finding = doctor.check("Python")
     assert (finding.ok, finding.needed_for) == (False, EVERYTHING)

@@ -33,6 +33,7 @@ from emulation.experiments.bench.allreduce.rank_messages import (
 )
 from emulation.scenario.bounds import elements_of
 from emulation.testbed.children import ChildReport, Done, serve
+from emulation.testbed.host import cpu_ticks
 
 LEAD_NS, LEAD_NS_PER_RANK = 100_000, 30_000  # from rank 0's announcement to the start: all must be asleep again by then
 PAUSE_S = 20e-6
@@ -130,20 +131,15 @@ class AllreduceRank:
         self._numbers.fill(array, number)
         watch_cpu = watch_cpu and self._place.rank == 0
         self._point.start_together()
-        cpus = _cpu_ticks() if watch_cpu else []
+        cpus = cpu_ticks() if watch_cpu else []
         cpu_ns = time.process_time_ns()
         start_ns = time.monotonic_ns()
         contestant.allreduce(array)
         end_ns = time.monotonic_ns()
         cpu_ns = time.process_time_ns() - cpu_ns
-        spent = np.subtract(_cpu_ticks(), cpus).tolist() if watch_cpu else []
+        spent = np.subtract(cpu_ticks(), cpus).tolist() if watch_cpu else []
         self._point.meet(PAUSE_AFTER_S)
         return Operation(start_ns, end_ns, cpu_ns, check.wrong(array, number), spent, check.digest(array))
-
-
-def _cpu_ticks() -> list[int]:
-    """user nice system idle iowait irq softirq steal of all CPUs, in the kernel's ticks."""
-    return list(map(int, Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]))
 
 
 def _resident_bytes() -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -87,27 +86,3 @@ def _tell(descriptor: int, name: str) -> str:
     with socket.socket(fileno=os.dup(descriptor)) as copy:
         set_congestion_control(copy, name)
         return congestion_control_of(copy)
-
-
-def one_tensor_collectives(
-    rank: int, address: str, workers: int, interface: str
-) -> Callable[[str, NDArray[Any], NDArray[Any]], Callable[[], object]]:
-    """begin(kind, whole, shard) of Gloo's reduce-scatter and all-gather; it returns what waits for the end."""
-    os.environ["GLOO_SOCKET_IFNAME"] = interface
-    torch.set_num_threads(1)
-    at = f"tcp://{address}:{RENDEZVOUS_PORT}"
-    dist.init_process_group("gloo", init_method=at, rank=rank, world_size=workers, timeout=TIMEOUT)
-    # Renamed in PyTorch 2.13.
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-
-    def begin(kind: str, full_array: NDArray[Any], shard: NDArray[Any]) -> Callable[[], object]:
-        target, source = torch.from_numpy(full_array), torch.from_numpy(shard)
-        if kind == "reduce_scatter":
-            target, source = source, target
-        work = (scatter if kind == "reduce_scatter" else gather)(target, source, async_op=True)
-        assert work is not None, "asynchronous"
-        wait: Callable[[], object] = work.wait
-        return wait
-
-    return begin
