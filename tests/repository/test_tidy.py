@@ -76,6 +76,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "emulation/experiments/bench/allreduce/gloo.py",
         "emulation/experiments/bench/hosts/hosts_rank.py",
         "emulation/experiments/study/method_training.py",
+        "tools/bench/sharding_rank.py",  # the baseline is Gloo itself
     ),
     "zmq": (
         "tools/bench/plain_zeromq.py",  # the baseline is pyzmq itself
