@@ -25,13 +25,6 @@ class Task(NamedTuple):
     option: int = 0
 
 
-class SentVolume(NamedTuple):
-    """By one member in one call; messages not cut into segments."""
-
-    messages: int
-    elements: int
-
-
 class LinkCost(NamedTuple):
     """alpha_s: seconds per message; beta_s: per byte of a port; gamma_s: per byte added."""
 
@@ -84,13 +77,12 @@ def any_number(workers: int) -> bool:
 class Algorithm:
     """How a collective does one kind. Functions get the number that `option` stands for.
 
-    sent: None where only sums over all members are simple. fits: for which numbers of workers it is defined; needs:
+    fits: for which numbers of workers it is defined; needs:
     those as a text. turns: a member's plan is member 0's, with its number added to all members and to all pieces of the
     array, of which there is one for each worker, cut as shards are.
     """
 
     plan: Callable[[Task], CollectivePlan]
-    sent_volume: Callable[[Task], SentVolume] | None = None
     fits: Callable[[int], bool] = any_number
     needs: str = "any number"
     turns: bool = False
@@ -130,12 +122,6 @@ class Collective:
     option: Option | None = None
     in_auto: bool = False
     pipelined: bool = False
-
-
-def part_size(elements: int, parts: int, index: int) -> int:
-    """Elements of part `index`, modulo `parts`, where sizes differ by one at most."""
-    index %= parts
-    return (index + 1) * elements // parts - index * elements // parts
 
 
 def stepwise(

@@ -59,16 +59,6 @@ class CollectivePlan:
     operations: tuple[Operation, ...]
     scratch: int = 0
 
-    @property
-    def messages_sent(self) -> int:
-        """Messages this member sends, not cut into segments."""
-        return sum(isinstance(operation, Send) for operation in self.operations)
-
-    @property
-    def elements_sent(self) -> int:
-        """Elements this member sends."""
-        return sum(operation.high - operation.low for operation in self.operations if isinstance(operation, Send))
-
 
 class Draft:
     """A plan in the making: the k-th `send` of a member to another is met by the other's k-th `receive` from it."""

@@ -12,9 +12,7 @@ from transport.collectives.collective import (
     LinkPace,
     MethodStyle,
     Option,
-    SentVolume,
     Task,
-    part_size,
 )
 from transport.collectives.collective_plan import CollectivePlan, Draft
 from transport.collectives.rings import split
@@ -52,17 +50,6 @@ def direct_allreduce(task: Task) -> CollectivePlan:
     return draft.plan()
 
 
-# ---- what a member sends
-
-
-def _sent_volume(task: Task) -> SentVolume:
-    ranks = roots(task.workers, task.option)
-    sums = task.member in ranks
-    share = part_size(task.elements, len(ranks), ranks.index(task.member)) if sums else 0
-    answers = task.workers - 1 if sums else 0
-    return SentVolume(len(ranks) - int(sums) + answers, task.elements - share + answers * share)
-
-
 # ---- costs
 
 
@@ -82,7 +69,7 @@ def _seconds(load: AllreduceLoad, pace: LinkPace) -> float:
 
 DIRECT = Collective(
     "direct",
-    {"allreduce": Algorithm(direct_allreduce, _sent_volume)},
+    {"allreduce": Algorithm(direct_allreduce)},
     Costs(_textbook, _seconds),
     MethodStyle(
         "direct", "each rank sums one shard, sent to it directly by all others, and sends it to all", "#8C6D31"

@@ -17,9 +17,7 @@ from transport.collectives.collective import (
     Costs,
     LinkPace,
     MethodStyle,
-    SentVolume,
     Task,
-    part_size,
     stepwise,
     stepwise_seconds,
 )
@@ -176,50 +174,6 @@ def dissemination_barrier(task: Task) -> CollectivePlan:
     return draft.plan()
 
 
-# ---- what a member sends
-
-
-def _doubled(elements: int, size: int, piece: int) -> int:
-    """Own piece, then the two that hold it, the four … up to half of the array."""
-    total, width = 0, 1
-    while width < size:
-        low = piece // width * width
-        total += (low + width) * elements // size - low * elements // size
-        width *= 2
-    return total
-
-
-def _sent_by_halving_doubling(task: Task) -> SentVolume:
-    """Two halves inside the block; its piece in parts to the next larger block, and whole to the next smaller one."""
-    all_blocks = blocks(task.workers)
-    index = max(index for index, (first, _) in enumerate(all_blocks) if first <= task.member)
-    first, size = all_blocks[index]
-    piece = reversed_bits(task.member - first, size)
-    piece_elements = part_size(task.elements, size, piece)
-    messages, total = 2 * (size.bit_length() - 1), task.elements - piece_elements + _doubled(task.elements, size, piece)
-    if index:
-        messages, total = messages + all_blocks[index - 1][1] // size, total + piece_elements
-    if index + 1 < len(all_blocks):
-        messages, total = messages + 1, total + piece_elements
-    return SentVolume(messages, total)
-
-
-def _sent_by_reduce_scatter(task: Task) -> SentVolume:
-    return SentVolume(
-        task.workers.bit_length() - 1, task.elements - part_size(task.elements, task.workers, task.member)
-    )
-
-
-def _sent_by_all_gather(task: Task) -> SentVolume:
-    return SentVolume(task.workers.bit_length() - 1, _doubled(task.elements, task.workers, task.member))
-
-
-def _sent_by_recursive_doubling(task: Task) -> SentVolume:
-    core = 1 << (task.workers.bit_length() - 1)
-    messages = 1 if task.member >= core else core.bit_length() - 1 + int(task.member + core < task.workers)
-    return SentVolume(messages, messages * task.elements)
-
-
 # ---- costs
 
 
@@ -265,9 +219,9 @@ def _recursive_seconds(load: AllreduceLoad, pace: LinkPace) -> float:
 HALVING_DOUBLING = Collective(
     "halving_doubling",
     {
-        "allreduce": Algorithm(halving_doubling_allreduce, _sent_by_halving_doubling),
-        "reduce_scatter": Algorithm(halving_reduce_scatter, _sent_by_reduce_scatter, is_power_of_two, "powers of two"),
-        "all_gather": Algorithm(doubling_all_gather, _sent_by_all_gather, is_power_of_two, "powers of two"),
+        "allreduce": Algorithm(halving_doubling_allreduce),
+        "reduce_scatter": Algorithm(halving_reduce_scatter, is_power_of_two, "powers of two"),
+        "all_gather": Algorithm(doubling_all_gather, is_power_of_two, "powers of two"),
     },
     Costs(stepwise(_halving_chain).textbook, _halving_seconds),
     MethodStyle(
@@ -282,7 +236,7 @@ HALVING_DOUBLING = Collective(
 )
 RECURSIVE_DOUBLING = Collective(
     "recursive_doubling",
-    {"allreduce": Algorithm(recursive_doubling_allreduce, _sent_by_recursive_doubling)},
+    {"allreduce": Algorithm(recursive_doubling_allreduce)},
     Costs(
         stepwise(_recursive_chain, lambda load: (load.workers - 1).bit_length() * load.size_bytes).textbook,
         _recursive_seconds,
@@ -298,5 +252,5 @@ RECURSIVE_DOUBLING = Collective(
 )
 DISSEMINATION = Collective(
     "dissemination",
-    {"barrier": Algorithm(dissemination_barrier, lambda task: SentVolume((task.workers - 1).bit_length(), 0))},
+    {"barrier": Algorithm(dissemination_barrier)},
 )

@@ -16,9 +16,7 @@ from transport.collectives.collective import (
     Collective,
     MethodStyle,
     Option,
-    SentVolume,
     Task,
-    part_size,
     stepwise,
 )
 from transport.collectives.collective_plan import CollectivePlan, Draft
@@ -182,29 +180,6 @@ def multi_ring_allreduce(task: Task) -> CollectivePlan:
     return draft.plan()
 
 
-# ---- what a member sends
-
-
-def _sent_along(elements: int, workers: int, place: int) -> SentVolume:
-    """Every piece but one's own, then every piece but the right neighbour's."""
-    if workers == 1:
-        return SentVolume(0, 0)
-    unsent = part_size(elements, workers, place) + part_size(elements, workers, place + 1)
-    return SentVolume(2 * (workers - 1), 2 * elements - unsent)
-
-
-def _sent_in_groups(task: Task, group: int) -> SentVolume:
-    number, place = divmod(task.member, group)
-    first = _sent_along(task.elements, group, place)
-    second = _sent_along(part_size(task.elements, group, place), task.workers // group, number)
-    return SentVolume(first.messages + second.messages, first.elements + second.elements)
-
-
-def _sent_by_broadcast(task: Task) -> SentVolume:
-    messages = int((task.member - task.root) % task.workers < task.workers - 1)
-    return SentVolume(messages, messages * task.elements)
-
-
 # ---- costs
 
 
@@ -217,24 +192,10 @@ def _chain(load: AllreduceLoad, group: int) -> list[float]:
 RING = Collective(
     "ring",
     {
-        "allreduce": Algorithm(
-            ring_allreduce, lambda task: _sent_along(task.elements, task.workers, task.member), turns=True
-        ),
-        "reduce_scatter": Algorithm(
-            ring_reduce_scatter,
-            lambda task: SentVolume(
-                task.workers - 1, task.elements - part_size(task.elements, task.workers, task.member)
-            ),
-            turns=True,
-        ),
-        "all_gather": Algorithm(
-            ring_all_gather,
-            lambda task: SentVolume(
-                task.workers - 1, task.elements - part_size(task.elements, task.workers, task.member + 1)
-            ),
-            turns=True,
-        ),
-        "broadcast": Algorithm(ring_broadcast, _sent_by_broadcast),
+        "allreduce": Algorithm(ring_allreduce, turns=True),
+        "reduce_scatter": Algorithm(ring_reduce_scatter, turns=True),
+        "all_gather": Algorithm(ring_all_gather, turns=True),
+        "broadcast": Algorithm(ring_broadcast),
     },
     stepwise(lambda load: _chain(load, load.workers)),
     MethodStyle("ring", "host allreduce in a ring, on the same links; the switch only forwards", "#D55E00", "v"),
@@ -242,27 +203,19 @@ RING = Collective(
 )
 NAIVE_RING = Collective(
     "naive_ring",
-    {
-        "allreduce": Algorithm(
-            naive_ring_allreduce, lambda task: SentVolume(task.workers - 1, (task.workers - 1) * task.elements)
-        )
-    },
+    {"allreduce": Algorithm(naive_ring_allreduce)},
     stepwise(lambda load: [load.size_bytes] * (load.workers - 1), lambda load: (load.workers - 1) * load.size_bytes),
     MethodStyle("naive ring", "the whole array goes round the ring, as a teaching case", "#F4A582"),
 )
 TORUS = Collective(
     "torus",
-    {"allreduce": Algorithm(torus_allreduce, lambda task: _sent_in_groups(task, torus_sides(task.workers)[0]))},
+    {"allreduce": Algorithm(torus_allreduce)},
     stepwise(lambda load: _chain(load, torus_sides(load.workers)[0])),
     MethodStyle("2D torus", "rings along the rows and columns of a torus of the workers", "#7B4FA3", "h"),
 )
 HIERARCHICAL = Collective(
     "hierarchical",
-    {
-        "allreduce": Algorithm(
-            hierarchical_allreduce, lambda task: _sent_in_groups(task, hierarchical_group(task.workers, task.option))
-        )
-    },
+    {"allreduce": Algorithm(hierarchical_allreduce)},
     stepwise(lambda load: _chain(load, hierarchical_group(load.workers, load.option))),
     MethodStyle("hierarchical", "rings within groups, then across groups", "#4D4D4D", "*"),
     Option("ranks_per_group"),

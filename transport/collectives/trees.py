@@ -13,7 +13,6 @@ from transport.collectives.collective import (
     Costs,
     LinkPace,
     MethodStyle,
-    SentVolume,
     Task,
 )
 from transport.collectives.collective_plan import CollectivePlan, Draft
@@ -124,31 +123,6 @@ def double_tree_allreduce(task: Task) -> CollectivePlan:
     return draft.plan()
 
 
-# ---- what a member sends
-
-
-def _children(place: int, workers: int) -> int:
-    """In a binomial tree: one at each distance 2^k below the place's lowest set bit, as far as there are ranks."""
-    low_bit = place & -place if place else workers
-    room = min(low_bit - 1, workers - 1 - place) if place else workers - 1
-    return room.bit_length()
-
-
-def _sent_by_broadcast(task: Task) -> SentVolume:
-    messages = _children((task.member - task.root) % task.workers, task.workers)
-    return SentVolume(messages, messages * task.elements)
-
-
-def _sent_by_reduce(task: Task) -> SentVolume:
-    messages = int(task.member != task.root)
-    return SentVolume(messages, messages * task.elements)
-
-
-def _sent_by_tree(task: Task) -> SentVolume:
-    messages = _children(task.member, task.workers) + int(task.member > 0)
-    return SentVolume(messages, messages * task.elements)
-
-
 # ---- costs
 
 
@@ -180,9 +154,9 @@ def _double_seconds(load: AllreduceLoad, pace: LinkPace) -> float:
 TREE = Collective(
     "tree",
     {
-        "allreduce": Algorithm(tree_allreduce, _sent_by_tree),
-        "broadcast": Algorithm(tree_broadcast, _sent_by_broadcast),
-        "reduce": Algorithm(tree_reduce, _sent_by_reduce),
+        "allreduce": Algorithm(tree_allreduce),
+        "broadcast": Algorithm(tree_broadcast),
+        "reduce": Algorithm(tree_reduce),
     },
     Costs(_tree_textbook, _tree_seconds),
     MethodStyle(
@@ -195,7 +169,7 @@ TREE = Collective(
 )
 DOUBLE_TREE = Collective(
     "double_tree",
-    {"allreduce": Algorithm(double_tree_allreduce)},  # 2(n-1) halves per tree, of all ranks
+    {"allreduce": Algorithm(double_tree_allreduce)},
     Costs(_double_textbook, _double_seconds),
     MethodStyle(
         "double binary tree",

@@ -9,7 +9,6 @@ from transport.collectives.collective import (
     Costs,
     LinkPace,
     MethodStyle,
-    SentVolume,
     Task,
 )
 from transport.collectives.collective_plan import CollectivePlan, Draft
@@ -28,11 +27,6 @@ def _plan(task: Task) -> CollectivePlan:
     return draft.plan()
 
 
-def _sent(task: Task) -> SentVolume:
-    messages = 1 if task.member else task.workers - 1
-    return SentVolume(messages, messages * task.elements)
-
-
 def _textbook(load: AllreduceLoad) -> Cost:
     others = load.workers - 1
     return Cost(2, 2 * others * load.size_bytes, others * load.size_bytes)
@@ -44,7 +38,7 @@ def _seconds(load: AllreduceLoad, pace: LinkPace) -> float:
 
 TOY = Collective(
     "toy",
-    {"allreduce": Algorithm(_plan, _sent)},
+    {"allreduce": Algorithm(_plan)},
     Costs(_textbook, _seconds),
     MethodStyle("toy star", "everything passes rank 0", "#123456", "8"),
 )
