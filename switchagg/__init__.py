@@ -6,7 +6,7 @@ A worker and a switch without a network, to see how the parts fit together:
     switch = DATAPLANES["reference"](8, 360)  # slots, elements
     switch.admit(job, ports=[0])
     worker = Endpoint(job, rank=0)
-    worker.submit(0, make_call(array, "sum", job))
+    worker.submit(0, array_call(array, "sum", job))
     while worker.next_event() is None:
         for output in switch.process(worker.frames_to_send(now_ns), port=0):
             worker.receive(output.bundle, now_ns)
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from switchagg.aggregator import Aggregator, Decision, SlotView, Verdict
-    from switchagg.calls.array_calls import make_call
+    from switchagg.calls.array_calls import array_call
     from switchagg.dataplane.contract import DataPlane, Output
     from switchagg.dataplane.plane_kinds import DATAPLANES
     from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
@@ -47,9 +47,9 @@ __all__ = [
     "StreamFailed",
     "SwitchaggError",
     "Verdict",
+    "array_call",
     "decode",
     "encode",
-    "make_call",
 ]
 
 _HOMES = (

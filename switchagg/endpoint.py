@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.calls.array_calls import description_call
+from switchagg.calls.array_calls import chunked_call, description_call
 from switchagg.calls.chunked_call import ArrayCall, Call, ChunkedCall
 from switchagg.calls.small_call import Predictions, SmallCall
 from switchagg.description import WORDS, difference
@@ -56,7 +56,7 @@ class CallCompleted:
     """Every chunk's result has been written into the call's array."""
 
     stream: int
-    call: Call | ArrayCall
+    call: ArrayCall
     """The very object that was submitted."""
 
 
@@ -102,19 +102,9 @@ class Endpoint:
 
     # commands
 
-    def submit(self, stream: int, call: Call) -> None:
+    def submit(self, stream: int, call: ArrayCall) -> None:
         """Queue a call on a stream; every worker submits the same calls to a stream in the same order (W3)."""
-        window = self._windows[stream]
-        call.begin(self.rank, window.window)
-        if isinstance(call, SmallCall):
-            codes = call.predict(self._predictions)
-            window.submit(description_call(call.description, self.rank, self.job, codes), describes=call)
-        elif call.description is not None:
-            window.submit(description_call(call.description, self.rank, self.job), describes=call)
-        if call.chunks or call.description is not None:
-            window.submit(call)
-        else:
-            self._events.append(CallCompleted(stream, call))
+        self._submit_chunks(self._windows[stream], chunked_call(call, self.job))
 
     # inputs
 
@@ -215,6 +205,19 @@ class Endpoint:
 
     # private
 
+    def _submit_chunks(self, window: Window, call: Call) -> None:
+        words = call.submitted.description
+        call.begin(self.rank, window.window)
+        if isinstance(call, SmallCall):
+            codes = call.predict(self._predictions)
+            window.submit(description_call(words, self.rank, self.job, codes), describes=call)
+        elif words is not None:
+            window.submit(description_call(words, self.rank, self.job), describes=call)
+        if call.chunks or words is not None:
+            window.submit(call)
+        else:
+            self._events.append(CallCompleted(window.stream, call.submitted))
+
     def _count(self, name: str, packets: int) -> None:
         self.counters[name] = self.counters.get(name, 0) + packets
 
@@ -266,7 +269,7 @@ class Endpoint:
         """Report calls, up to one that another worker has described differently: it ends the stream (W12)."""
         while not window.differs and (running := window.next_complete()) is not None:
             if running.describes is None:
-                self._events.append(CallCompleted(window.stream, running.call))
+                self._events.append(CallCompleted(window.stream, running.call.submitted))
                 continue
             self._verify_description(window, running)
             if isinstance(running.describes, SmallCall) and not window.differs:

@@ -68,11 +68,11 @@ class PartialEndpoint(Endpoint):
         self._now_ns = 0
         self._presence = job.elements - job.presence + self.wire_rank // 32, self.wire_rank % 32
 
-    def submit(self, stream: int, call: Call) -> None:
-        super().submit(stream, call)
+    def _submit_chunks(self, window: Window, call: Call) -> None:
         if isinstance(call, PartialCall):
             call.count = self._count_ranks
-        self._take_early(self._windows[stream])
+        super()._submit_chunks(window, call)
+        self._take_early(window)
 
     def receive(self, bundle: Bundle, now_ns: int, congested: bool = False) -> None:
         super().receive(bundle, now_ns, congested)

@@ -121,20 +121,13 @@ def split(call: ArrayCall, job: JobConfig, streams: Sequence[int]) -> dict[int, 
     return {stream: shares._replace(rows=rows) for stream, rows in zip(streams, pairwise(ends), strict=True)}
 
 
-def make_call(
-    array: Array, op: str, job: JobConfig, codec: Codec = FIXED_POINT, shares: Shares = EVERYONE
-) -> ChunkedCall | SmallCall:
-    """The call that does it, in place. Raises ValueError as `array_call` does."""
-    return chunked_call(array_call(array, op, job, codec, shares), job)
-
-
 def chunked_call(call: ArrayCall, job: JobConfig) -> ChunkedCall | SmallCall:
-    """The same, for a core that asks for chunks."""
+    """The call as its chunks."""
     if job.partial:
         return PartialCall(call, job)
     rows = small_rows(call.array, call.op, call.codec, call.shares, job.elements, job.workers)
     if rows and call.residual is None:
-        return SmallCall(call.array, call.codec, rows, job.elements, job.workers)
+        return SmallCall(call, rows, job.elements, job.workers)
     return ChunkedCall(call, job.elements, job.workers)
 
 

@@ -28,11 +28,8 @@ class Call(Protocol):
     """How many chunks the call has; the same on every worker."""
     ready_chunks: int
     """How many leading chunks may be sent now; never decreases, and only `write` raises it."""
-    description: Words | None
-    """What all workers are told of the call, and compare (W12); None: nothing."""
-    key: int
-    """Of random rounding (F10), for codecs that do so: `codecs.rounding.call_key`."""
-
+    submitted: "ArrayCall"
+    """The call that is laid out."""
     undecided: bool
     """Whether it isn't known yet how many chunks it has (W16): later calls wait for that."""
 
@@ -53,10 +50,11 @@ class Call(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ArrayCall:
-    """A collective on an array, checked by `array_call`, for a core that lays it out itself.
+    """A collective on an array, checked by `array_call`: what an endpoint takes.
 
-    residual: gets what of this rank's values its words don't hold, float32, as long as the array; None: nobody asks.
-    mean: of a partial sum, divided by the ranks in it (Q6).
+    description: what all workers are told of it, and compare (W12); None: nothing. key: of random rounding (F10), for
+    codecs that do so: `codecs.rounding.call_key`. residual: gets what of this rank's values its words don't hold,
+    float32, as long as the array; None: nobody asks. mean: of a partial sum, divided by the ranks in it (Q6).
     """
 
     array: Array
@@ -70,14 +68,14 @@ class ArrayCall:
 
 
 class ChunkedCall:
-    """A collective on an array, for a core that asks for its chunks (`Call`). reserved_elements: of a data chunk,
+    """The `Call` of a collective on an array. reserved_elements: of a data chunk,
     without values (Q6)."""
 
     undecided = False
 
     def __init__(self, call: ArrayCall, elements: int, workers: int, reserved_elements: int = 0) -> None:
         self.array, self.op, self.codec, self.shares = call.array, call.op, call.codec, call.shares
-        self.description, self.key, self.residual, self.mean = call.description, call.key, call.residual, call.mean
+        self.submitted, self.key, self.residual = call, call.key, call.residual
         self._elements, self._workers, self._room = elements, workers, elements - reserved_elements
         self._limbs = self.codec.word(self.array.dtype).itemsize == 8
         self.begin(0, RUN_MAX * 4 * workers)

@@ -9,12 +9,13 @@ priority classes in different orders, and still mean the same call by the same n
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from switchagg.calls.array_calls import array_call, chunked_call, split
 from switchagg.calls.call_request import CallRequest
+from switchagg.calls.chunked_call import ArrayCall
 from switchagg.codecs import FIXED_POINT, Array
 from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.rounding import call_key
@@ -132,7 +133,7 @@ class LaidOutCall(NamedTuple):
     """A call that has no number yet."""
 
     request: CallRequest
-    parts: Sequence[Any]
+    parts: Sequence[ArrayCall]
     """The calls that the endpoint takes: the whole call, or a part for each of `streams`."""
     streams: Sequence[int]
     """The streams of a call that is split over several (W11); else empty."""
@@ -143,8 +144,7 @@ class MemberCalls:
 
     job: the generation in progress; a new one may take its place between calls. sums: how sums of floats are coded.
     codec_seed: of random rounding (F10). split_calls: whether a long call is spread over the streams of its class.
-    routed: whether the switch and the link know routes (W15). chunked: whether the endpoint asks for a call's chunks
-    (`Call`) instead of laying it out itself.
+    routed: whether the switch and the link know routes (W15).
     """
 
     def __init__(
@@ -156,7 +156,6 @@ class MemberCalls:
         *,
         split_calls: bool = False,
         routed: bool = True,
-        chunked: bool = True,
     ) -> None:
         """Raises ValueError for more workers than the codec sums."""
         self.job = job
@@ -166,7 +165,7 @@ class MemberCalls:
         self._rank, self._codec_seed, self._split_calls = rank, codec_seed, split_calls
         self._codec = spec.row_codec or FIXED_POINT
         self._least = spec.least if self._codec.lossy else 0
-        self.routed, self.chunked = routed, chunked
+        self.routed = routed
         self._early_chunks: dict[int, int] = {}  # by the size of a mean
 
     def lay_out(self, array: Array, request: CallRequest, coding: Reduction | None = None) -> LaidOutCall:
@@ -185,9 +184,9 @@ class MemberCalls:
         if self._split_calls and request.stream is None:
             cut = split(call, job, self.ledger.turns.streams_of(request.priority))
         parts = [replace(call, shares=part_shares) for part_shares in cut.values()] or [call]
-        return LaidOutCall(request, [chunked_call(part, job) for part in parts] if self.chunked else parts, tuple(cut))
+        return LaidOutCall(request, parts, tuple(cut))
 
-    def enter(self, call: LaidOutCall) -> list[tuple[CallPlace, Any]]:
+    def enter(self, call: LaidOutCall) -> list[tuple[CallPlace, ArrayCall]]:
         """Give a call the next number of its stream, or its parts theirs: (place, what the endpoint takes), described
         (W12). Raises ValueError for a class or stream there isn't."""
         request, parts, streams = call

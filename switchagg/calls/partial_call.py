@@ -81,7 +81,7 @@ class PartialCall(ChunkedCall):
         self._coding.ranks = count
         rows = self._coding.decode(from_limbs(words) if self._limbs else words, index_of(data))
         self._coding.ranks = self._workers
-        self._rows.write(data, rows / rows.dtype.type(max(count, 1)) if self.mean else rows)
+        self._rows.write(data, rows / rows.dtype.type(max(count, 1)) if self.submitted.mean else rows)
 
     def _give_back(self, data: list[int]) -> None:
         """To the residual, as numbers: a NaN or an infinity is forgotten (as in `codec.lost`)."""

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from switchagg.calls.chunked_call import ArrayCall
 from switchagg.codecs.codec import GREATEST_CODE, LEAST_CODE, Array, CallShape, Codec, Codes
 from switchagg.codecs.fixed_point import FixedPoint
 from switchagg.codecs.wide_fixed_point import WideFixedPoint, from_words, to_words
-from switchagg.description import WORDS, Words
-from switchagg.layout import EVERYONE, Shares
+from switchagg.description import WORDS
+from switchagg.layout import Shares
 from switchagg.wire import Op, Values, kind_of
 
 WORKERS_MOST = 64
@@ -64,16 +65,10 @@ class Predictions:
 
 
 class SmallCall:
-    """The small call of an array, for a core that asks for its chunks (`Call`): the data after its head."""
+    """The `Call` of so few values: the data after its head."""
 
-    op = Op.SUM
-    mean = False
-
-    def __init__(self, array: Array, codec: Codec, rows: int, elements: int, workers: int) -> None:
-        self.array, self.codec, self.shares = array, codec, EVERYONE
-        self.description: Words | None = None
-        self.key = 0
-        self.residual: Array | None = None
+    def __init__(self, call: ArrayCall, rows: int, elements: int, workers: int) -> None:
+        self.submitted, self.array = call, call.array
         self._rows, self._elements, self._workers = rows, elements, workers
         self.begin(0, 0)
 

@@ -6,16 +6,15 @@ in C take its `handle` and go on without Python.
 
 import ctypes
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from switchagg.calls.chunked_call import ArrayCall, Call
-from switchagg.codecs import Array, Codec
-from switchagg.description import WORDS, Words, difference
+from switchagg.calls.chunked_call import ArrayCall
+from switchagg.codecs import Codec
+from switchagg.description import WORDS, difference
 from switchagg.endpoint import CallCompleted, Event, StreamFailed
 from switchagg.job import MAX_CHILDREN, JobConfig
-from switchagg.layout import Shares
 from switchagg.native import headers
 from switchagg.native.headers import (
     SA_CALL_COMPLETED,
@@ -28,7 +27,7 @@ from switchagg.native.headers import (
 from switchagg.native.library import job_struct, load
 from switchagg.native.native_codec import DTYPES, number_of
 from switchagg.partial_endpoint import CHUNKS_OF
-from switchagg.wire import Bundle, Op, frame_bytes
+from switchagg.wire import Bundle, frame_bytes
 
 NativeEvent = headers.struct("sa_event")
 ENDPOINT_COUNTERS = (
@@ -53,7 +52,7 @@ _NO_WORDS = (0,) * WORDS
 _SUBMISSION = headers.packed("sa_submission")
 
 
-def submission(call: "Submitted", number: int, stream: int) -> bytes:
+def submission(call: ArrayCall, number: int, stream: int) -> bytes:
     """A call as `struct sa_submission`; number comes back in its event. Raises ValueError for types that C lacks."""
     array = call.array
     place = array.__array_interface__["data"][0]
@@ -70,27 +69,6 @@ def submission(call: "Submitted", number: int, stream: int) -> bytes:
 @lru_cache(maxsize=64)
 def _numbers(codec: Codec, dtype: "np.dtype[Any]") -> tuple[int, int]:
     return number_of(codec), DTYPES.index(dtype)
-
-
-class Submitted(Protocol):
-    """A call as this core needs it: of `array_call` or `make_call`."""
-
-    @property
-    def array(self) -> Array: ...
-    @property
-    def op(self) -> Op: ...
-    @property
-    def codec(self) -> Codec: ...
-    @property
-    def shares(self) -> Shares: ...
-    @property
-    def description(self) -> Words | None: ...
-    @property
-    def key(self) -> int: ...
-    @property
-    def residual(self) -> Array | None: ...
-    @property
-    def mean(self) -> bool: ...
 
 
 class NativeEndpoint:
@@ -110,7 +88,7 @@ class NativeEndpoint:
         self.rank = rank
         self.wire_rank = rank if wire_rank is None else wire_rank
         assert 0 <= self.wire_rank < MAX_CHILDREN
-        self._calls: dict[int, Any] = {}
+        self._calls: dict[int, ArrayCall] = {}
         self._submitted = 0
         self._frame_bytes = frame_bytes(job.elements)
         self._size, self._event = ctypes.c_uint32(), NativeEvent()  # what C writes into
@@ -132,7 +110,7 @@ class NativeEndpoint:
 
     # commands
 
-    def submit(self, stream: int, call: Submitted) -> None:
+    def submit(self, stream: int, call: ArrayCall) -> None:
         """Queue a call on a stream; every worker submits the same calls to a stream in the same order (W3)."""
         array = call.array
         assert 0 <= stream < len(self.job.streams)
@@ -185,8 +163,7 @@ class NativeEndpoint:
         if kind == SA_NO_EVENT:
             return None
         if kind == SA_CALL_COMPLETED:
-            call: Call | ArrayCall = self._calls.pop(event.call)
-            return CallCompleted(event.stream, call)
+            return CallCompleted(event.stream, self._calls.pop(event.call))
         return failure(event, self.rank)
 
     # getters

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switchagg.calls.array_calls import array_call, chunked_call, split
+from switchagg.calls.array_calls import array_call, split
 from switchagg.codecs import FIXED_POINT, Codec, codec_named
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import CallSignature, Words
@@ -71,11 +71,10 @@ class Pair:
             array_call(one, op, job, codec, shares, np.full(len(one), 7, np.float32) if lost else None)
             for one in (array, array.copy())
         )
-        call = chunked_call(plain, job)
-        call.description = twin.description = words
-        call.key = twin.key = len(self._calls)
-        self._calls[id(call)] = (call, twin)
-        self.python.submit(stream, call)
+        plain.description = twin.description = words
+        plain.key = twin.key = len(self._calls)
+        self._calls[id(plain)] = (plain, twin)
+        self.python.submit(stream, plain)
         self.native.submit(stream, twin)
 
     def receive(self, bundle: NDArray[np.uint8], now_ns: int, congested: bool = False) -> None:

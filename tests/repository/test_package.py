@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import switchagg
-from switchagg import DATAPLANES, Endpoint, JobConfig, StreamConfig, make_call
+from switchagg import DATAPLANES, Endpoint, JobConfig, StreamConfig, array_call
 
 
 def test_the_docstring_s_example_sums() -> None:
@@ -20,7 +20,7 @@ def test_the_docstring_s_example_sums() -> None:
         "Endpoint": Endpoint,
         "JobConfig": JobConfig,
         "StreamConfig": StreamConfig,
-        "make_call": make_call,
+        "array_call": array_call,
     }
     exec("\n".join(code), names)
     assert array.tolist() == list(range(1000))

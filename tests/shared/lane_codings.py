@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.calls.array_calls import make_call, rounds_of
+from switchagg.calls.array_calls import array_call, rounds_of
 from switchagg.codecs import CallShape
 from switchagg.codecs.codec import FLOAT32
 from switchagg.codecs.lanes import Lanes, LaneScales
@@ -96,7 +96,7 @@ def through_a_switch(core: Any, lanes: Lanes, inputs: Sequence[Any], job: JobCon
     endpoints = [core(job, rank) for rank in range(job.workers)]
     copies = [array.copy() for array in inputs]
     for rank, (endpoint, array) in enumerate(zip(endpoints, copies, strict=True)):
-        call = make_call(array, "sum", job, lanes)
+        call = array_call(array, "sum", job, lanes)
         call.key = call_key(7, rank, 0, 0)
         endpoint.submit(0, call)
     done = 0

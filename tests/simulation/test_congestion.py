@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulation.world import MS, Faults, World
-from switchagg.calls.array_calls import make_call
+from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.endpoint import CallCompleted, Endpoint
@@ -38,7 +38,7 @@ def allreduce(marked: float, down: float, waits: tuple[int, ...] = (), congestio
     switch.admit(job, range(3))
     arrays = [np.arange(4 * 3000, dtype=np.int32) for _ in endpoints]
     for endpoint, array in zip(endpoints, arrays, strict=True):
-        endpoint.submit(0, make_call(array, "sum", job))
+        endpoint.submit(0, array_call(array, "sum", job))
     windows, done = [], 0
     for step in range(100_000):
         for rank, endpoint in enumerate(endpoints):

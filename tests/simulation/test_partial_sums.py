@@ -18,7 +18,7 @@ from simulation.checkers import Violation
 from simulation.partial_rules import AddsLate, TakesOverAtOnce, TakesOverWhatAllHaveSent
 from simulation.test_simulation import replayable
 from simulation.world import ANY_ORDER, MS, NEVER_NS, Drawn, SimulatedJob, World
-from switchagg.calls.array_calls import make_call
+from switchagg.calls.array_calls import array_call, chunked_call
 from switchagg.calls.partial_call import PartialCall
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.plane_kinds import DATAPLANES
@@ -133,7 +133,7 @@ class PartialWorld(World):
         for number, drawn in enumerate(job.drawn):
             stream = number % len(ends)
             self.first_chunks[job.config.job_id, job.config.generation, number] = ends[stream]
-            ends[stream] += make_call(drawn.arrays[0].copy(), drawn.op, job.config).chunks
+            ends[stream] += chunked_call(array_call(drawn.arrays[0].copy(), drawn.op, job.config), job.config).chunks
         job.calls, job.deadlines_ns = {}, [NEVER_NS] * job.config.workers
         slow = self.rng.randrange(job.config.workers)
         for rank in range(job.config.workers):
@@ -147,10 +147,11 @@ class PartialWorld(World):
             return
         drawn = job.drawn[number]
         array = drawn.arrays[rank].copy()
-        call = make_call(array, drawn.op, job.config)
+        call = array_call(array, drawn.op, job.config)
+        laid_out = chunked_call(call, job.config)
         name = (job.config.job_id, job.config.generation, number, rank)
-        assert isinstance(call, PartialCall)
-        job.calls[id(call)], job.arrays[name], self.made[name] = name, array, call
+        assert isinstance(laid_out, PartialCall)
+        job.calls[id(call)], job.arrays[name], self.made[name] = name, array, laid_out
         job.keep.append(call)
         self.exactly_once.submitted(name)
         job.endpoints[rank].submit(number % len(job.config.streams), call)

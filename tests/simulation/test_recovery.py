@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.calls.array_calls import make_call
+from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.endpoint import CallCompleted, Endpoint
 from switchagg.job import JobConfig, StreamConfig
@@ -120,7 +120,7 @@ class World:
     def _start(self, now_ns: int, rank: int) -> None:
         if now_ns == max(self.losses.starts_ns):
             self.retransmitted_before_all = sum(end.counters["retransmitted"] for end in self.endpoints)
-        self.endpoints[rank].submit(0, make_call(self.arrays[rank], "sum", self.job))
+        self.endpoints[rank].submit(0, array_call(self.arrays[rank], "sum", self.job))
         self._pump(now_ns, rank)
 
     def _pump(self, now_ns: int, rank: int) -> None:

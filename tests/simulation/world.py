@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simulation.checkers import Convergence, Determinism, ExactlyOnce, ExactSum, SlotIsolation
 from switchagg.aggregator import Parent
-from switchagg.calls.array_calls import make_call
+from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.contract import DataPlane
 from switchagg.description import Kind
 from switchagg.endpoint import CallCompleted, Endpoint
@@ -288,7 +288,7 @@ class World:
             shares = shares_of(drawn.kind, drawn.root)._replace(routed=self._routed)
             for rank, given in enumerate(drawn.arrays):
                 array = given.copy()
-                call = make_call(array, drawn.op, job.config, shares=shares)
+                call = array_call(array, drawn.op, job.config, shares=shares)
                 name = (job.config.job_id, job.config.generation, number, rank)
                 job.calls[id(call)] = name
                 job.arrays[name] = array

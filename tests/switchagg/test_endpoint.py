@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from switchagg.calls.array_calls import array_call, make_call
+from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import CallSignature
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
@@ -48,13 +48,13 @@ class Bench:
         """One int32 call of the same values on every rank."""
         arrays = [np.array(values, np.int32) for _ in self.endpoints]
         for endpoint, array in zip(self.endpoints, arrays, strict=True):
-            endpoint.submit(stream, make_call(array, "sum", self.job))
+            endpoint.submit(stream, array_call(array, "sum", self.job))
         return arrays
 
     def describe(self, *sizes: int) -> None:
         """One described call of ones, of so many values on each rank."""
         for endpoint, size in zip(self.endpoints, sizes, strict=True):
-            call = make_call(np.ones(size, np.int32), "sum", self.job)
+            call = array_call(np.ones(size, np.int32), "sum", self.job)
             call.description = CallSignature("allreduce", "sum", np.dtype(np.int32), size).words(7)
             endpoint.submit(0, call)
 
@@ -433,7 +433,7 @@ def test_giving_up_does_not_wait_for_room_on_the_link(core: str) -> None:
     """W9: what a timeout marks for resending is never taken, since the link stays full."""
     job = config(workers=2, window=PROBES + 2, retry_limit=4)
     endpoint = ENDPOINTS[core](job, 0)
-    endpoint.submit(0, make_call(np.ones(2 * (PROBES + 2), np.int32), "sum", job))
+    endpoint.submit(0, array_call(np.ones(2 * (PROBES + 2), np.int32), "sum", job))
     assert len(endpoint.frames_to_send(0)) == PROBES + 2
     now = 0
     for _ in range(job.retry_limit + 1):
@@ -552,7 +552,7 @@ def test_rank_must_be_of_the_job(core: str) -> None:
 
 def made(core: str, job: JobConfig, rank: int, wire_rank: int, described: bool) -> Endpoint | NativeEndpoint:
     end, array = ENDPOINTS[core](job, rank, wire_rank), np.arange(5, dtype=np.float32)
-    call: Any = make_call(array, "sum", job) if core == "python" else array_call(array, "sum", job)
+    call = array_call(array, "sum", job)
     call.description = CallSignature("allreduce", "sum", array.dtype, 5).words(0) if described else None
     end.submit(0, call)
     return end

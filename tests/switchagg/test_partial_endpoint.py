@@ -26,8 +26,8 @@ def bundle(*frames: bytes) -> np.ndarray:
 def test_a_result_behind_that_of_its_slot_s_chunk_in_flight_is_kept(at_once: bool) -> None:
     endpoint = PartialEndpoint(JOB, 2)
     array = np.ones(2 * (8 - JOB.presence), np.int32)
-    call = chunked_call(array_call(array, "sum", JOB), JOB)
-    assert call.chunks == 2
+    call = array_call(array, "sum", JOB)
+    assert chunked_call(call, JOB).chunks == 2
     endpoint.submit(0, call)
     while len(endpoint.frames_to_send(0)):
         pass

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from switchagg.calls.array_calls import array_call, make_call
+from switchagg.calls.array_calls import array_call
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import HEADER_BYTES, STREAM_OFFSET
 from transport.links.udp_link import UdpLink
@@ -45,7 +45,7 @@ def send(address: str, port: int, core: str, credit_bytes: int) -> None:
     loop = (NativeWorkerLoop if native else WorkerLoop)(link, JOB, 0, (address, port))  # type: ignore[operator]
 
     def submit(stream: int, array: "np.ndarray") -> None:  # type: ignore[type-arg]
-        loop.submit(stream, (array_call if native else make_call)(array, "sum", JOB))
+        loop.submit(stream, array_call(array, "sum", JOB))
 
     submit(BULK, np.zeros(WINDOW * ELEMENTS, np.int32))
     time.sleep(0.05)

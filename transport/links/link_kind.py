@@ -15,14 +15,13 @@ class LinkKind:
     """A kind of link. The function that opens it is written "module:attribute" and imported when first used.
 
     name: as on command lines. label: as in reports. elements: E of jobs that ask for none. port: the only one its
-    switch can have; None: any. own_address: whether the switch needs an address of its own, no wildcard. cores: what
-    can carry a worker's packets, fastest first. only_plane: the one data plane its switch can have; "": all in user
-    space. in_kernel: whether data planes in the kernel serve it. impairments: whether the switch emulates bad ones.
-    keys: whether it encrypts (CURVE). secrets: whether its switch knows members by their joins' secrets (C15).
-    messages: whether packets are joined to messages. header_only: whether it carries packets of any size (P2).
-    trees: whether its switches may be below others (H1). packets: whether its mesh carries packets that may be lost,
-    too (`UdpMesh.carry_packets`).
-    congestion_control: whether its mesh lets one choose TCP's (`transport.meshes.tcp_gathering.TcpOptions`).
+    switch can have; None: any. own_address: whether the switch needs an address of its own, no wildcard. only_plane:
+    the one data plane its switch can have; "": all in user space. in_kernel: whether data planes in the kernel serve
+    it. impairments: whether the switch emulates bad ones. keys: whether it encrypts (CURVE). secrets: whether its
+    switch knows members by their joins' secrets (C15). messages: whether packets are joined to messages. header_only:
+    whether it carries packets of any size (P2). trees: whether its switches may be below others (H1). packets: whether
+    its mesh carries packets that may be lost, too (`UdpMesh.carry_packets`). congestion_control: whether its mesh lets
+    one choose TCP's (`transport.meshes.tcp_gathering.TcpOptions`).
     """
 
     name: str
@@ -31,7 +30,6 @@ class LinkKind:
     elements: int = ELEMENTS_MTU_1500
     port: int | None = None
     own_address: bool = False
-    cores: tuple[str, ...] = ("python",)
     only_plane: str = ""
     in_kernel: bool = False
     impairments: bool = False

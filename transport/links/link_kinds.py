@@ -43,7 +43,6 @@ LINKS = {
             "udp",
             "UDP",
             Framing(IP_UDP_BYTES, mesh_bytes=RELIABLE_BYTES),
-            cores=("native", "python"),
             in_kernel=True,
             impairments=True,
             trees=True,
@@ -61,7 +60,6 @@ LINKS = {
             elements=(1024 - HEADER_BYTES) // 4,  # MTU 1024: the largest whose packets fit an Ethernet MTU of 1500
             port=ROCE_PORT,
             own_address=True,
-            cores=("native", "python"),
             only_plane="native",
             messages=True,
             header_only=False,

@@ -60,8 +60,6 @@ class JoinOptions(JobTerms, MemberOptions, LocalOptions):
         _ = self.codec_spec  # or it raises
         if fault := self.terms_fault():
             raise JobError(fault)
-        if self.core not in ("auto", *self.kind.cores):
-            raise JobError(f"core {self.core!r}: the link {self.link} has only {', '.join(self.kind.cores)}")
         if self.partial:
             self._check_partial()
 

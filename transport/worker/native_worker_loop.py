@@ -12,10 +12,11 @@ import time
 import weakref
 from collections import deque
 
+from switchagg.calls.chunked_call import ArrayCall
 from switchagg.errors import JobError
 from switchagg.native import library
 from switchagg.native.headers import SA_CALL_COMPLETED, SA_FINISHED, SA_SMALL_VALUES
-from switchagg.native.native_endpoint import NativeEndpoint, NativeEvent, Submitted, failure, submission
+from switchagg.native.native_endpoint import NativeEndpoint, NativeEvent, failure, submission
 from switchagg.priority import marks
 from switchagg.wire import frame_bytes
 from transport.links.framing import DATAGRAM_BYTES_MAX
@@ -30,7 +31,7 @@ LOOK_NS = 50_000_000
 """How long a thread that waits stays in C at most: handlers of signals run between."""
 
 
-class NativeWorkerLoop(CallLoop[Submitted]):
+class NativeWorkerLoop(CallLoop):
     """Runs the endpoint of one rank in C, over a UdpLink. It raises JobError for another link, or without the library.
 
     Arrays of pending calls stay referenced until the C side has released them, after a failure too. A loop that is
@@ -92,11 +93,11 @@ class NativeWorkerLoop(CallLoop[Submitted]):
         with self._lock:
             return self._endpoint is not None and self._endpoint.has_early(stream, chunks)
 
-    def _key(self, call: Submitted) -> int:
+    def _key(self, call: ArrayCall) -> int:
         self._number += 1
         return self._number
 
-    def _enqueue(self, stream: int, call: Submitted, key: int) -> None:
+    def _enqueue(self, stream: int, call: ArrayCall, key: int) -> None:
         # The GIL is kept: this takes a few microseconds, less than giving it away and waiting to get it back.
         if self._holding_gil.sa_worker_submit(self._worker, submission(call, key, stream)):
             raise MemoryError("no memory for one more call")

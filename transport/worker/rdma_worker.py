@@ -7,15 +7,12 @@ completion names them. A packet lost at this level costs a whole message; the en
 
 import errno
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from switchagg.calls.chunked_call import Call
-from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
+from switchagg.endpoint import StreamFailed
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.join import QueuePairEnd
@@ -35,11 +32,10 @@ from transport.rdma.verbs import (
     ReceiveRequest,
     SendRequest,
     WCStatus,
-    WorkCompletion,
 )
 from transport.worker.join_options import JoinOptions
 from transport.worker.worker_endpoints import Admission
-from transport.worker.worker_loop import ROWS_PER_ASK, ROWS_PER_TURN, CallLoop
+from transport.worker.worker_loop import ROWS_PER_ASK, ROWS_PER_TURN, EndpointLoop
 
 RING_FRAMES = 1024
 """Frames that may wait to leave: four windows of the default size. The endpoint holds more, in order of priority."""
@@ -190,8 +186,8 @@ class RdmaWorkerEnd:
         self.context.close()
 
 
-class RdmaWorkerLoop(CallLoop[Any]):
-    """Runs the endpoint of one rank, in C if `native`, over a connected RdmaWorkerEnd; calls are as that endpoint's."""
+class RdmaWorkerLoop(EndpointLoop):
+    """The loop over a connected RdmaWorkerEnd."""
 
     _link: RdmaWorkerEnd
 
@@ -206,55 +202,18 @@ class RdmaWorkerLoop(CallLoop[Any]):
         on_stream_failed: Callable[[StreamFailed], None] | None = None,
     ) -> None:
         self._grouping = Grouping(job, packets)
-        self._native = native
-        super().__init__(end, job, rank, end.address, on_stream_failed=on_stream_failed)
+        super().__init__(end, job, rank, end.address, native=native, on_stream_failed=on_stream_failed)
 
     def _prepare(self) -> None:
-        endpoint = NativeEndpoint if self._native else Endpoint
-        self._endpoint: NativeEndpoint | Endpoint = endpoint(self._job, self._rank)
-        self._calls: deque[tuple[int, Any]] = deque()
+        super()._prepare()
         self._row = self._used = 0  # of the ring: the next free row, and how many are not
-        self._message_counters = {"messages_sent": 0, "messages_received": 0, "drop_place": 0}
+        self._completions = 0  # of this iteration
+        self._loop_counters = {"messages_sent": 0, "messages_received": 0, "drop_place": 0}
 
-    @property
-    def counters(self) -> dict[str, int]:
-        """The endpoint's counters, those of messages, and the device's with the prefix link_."""
-        return {
-            **self._endpoint.counters,
-            **self._message_counters,
-            **{f"link_{name}": value for name, value in self._link.counters.items()},
-        }
-
-    def has_early(self, stream: int, chunks: int) -> bool:
-        return self._endpoint.has_early(stream, chunks)
-
-    def _enqueue(self, stream: int, call: Call, key: int) -> None:
-        self._calls.append((stream, call))
-        self._link.wake()
-
-    def _interrupt(self) -> None:
-        self._link.wake()
-
-    def _forget(self) -> None:
-        self._calls.clear()
-
-    def _run_once(self) -> None:
-        while self._calls:
-            self._endpoint.submit(*self._calls.popleft())
-        completed = self._link.queue.poll(ROWS_PER_TURN)
-        now_ns = time.monotonic_ns()
-        self._take(completed, now_ns)
-        deadline_ns = self._endpoint.next_deadline_ns()
-        if deadline_ns is not None and now_ns >= deadline_ns:
-            self._endpoint.handle_timer(now_ns)
-        sent_messages = self._send(now_ns)
-        self._report()
-        if not self._calls and self._failure is None:
-            self._progress(now_ns, rest=not sent_messages and not completed)
-
-    def _take(self, completed: list[WorkCompletion], now_ns: int) -> None:
+    def _receive(self) -> None:
         """Free the rows of frames that have left; give the endpoint what arrived, in place (R7)."""
-        arrivals = 0
+        completed, now_ns = self._link.queue.poll(ROWS_PER_TURN), time.monotonic_ns()
+        self._completions, arrivals = len(completed), 0
         for completion in completed:
             if completion.status is not WCStatus.SUCCESS:
                 raise OSError(errno.EIO, f"the queue pair to the switch failed: {completion.status.name}")
@@ -265,15 +224,14 @@ class RdmaWorkerLoop(CallLoop[Any]):
             place = -1 if completion.immediate is None else completion.immediate
             frames = self._grouping.frames_at(place, completion.byte_len)
             if frames:
-                self._endpoint.receive(self._link.results[place : place + frames], now_ns)
+                self.endpoint.receive(self._link.results[place : place + frames], now_ns)
             else:
-                self._message_counters["drop_place"] += 1
+                self._loop_counters["drop_place"] += 1
         if arrivals:
-            self._message_counters["messages_received"] += arrivals
+            self._loop_counters["messages_received"] += arrivals
             self._link.await_results(arrivals)
 
-    def _send(self, now_ns: int) -> int:
-        """Post what the endpoint has, an iteration's share at most; returns the number of frames."""
+    def _send(self, now_ns: int) -> bool:
         rows = 0
         while rows < ROWS_PER_TURN:
             room = min(ROWS_PER_ASK, RING_FRAMES - self._used, RING_FRAMES - self._row)
@@ -284,36 +242,21 @@ class RdmaWorkerLoop(CallLoop[Any]):
                 break
             runs = self._grouping.runs(frames)
             self._link.write([(self._row + run.row, run.frames, run.place) for run in runs])
-            self._message_counters["messages_sent"] += len(runs)
+            self._loop_counters["messages_sent"] += len(runs)
             self._row = (self._row + len(frames)) % RING_FRAMES
             self._used += len(frames)
             rows += len(frames)
-        return rows
+        return rows > 0 or self._completions > 0
 
     def _frames(self, now_ns: int, ring: Bundle) -> Bundle:
         """The next frames, in these rows."""
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         if isinstance(endpoint, NativeEndpoint):
             return ring[: endpoint.write_frames(now_ns, ring)]
         frames = endpoint.frames_to_send(now_ns, len(ring))
         ring[: len(frames)] = frames
         return ring[: len(frames)]
 
-    def _report(self) -> None:
-        """Resolve the futures of finished calls; see to a failed stream."""
-        while (event := self._endpoint.next_event()) is not None:
-            if isinstance(event, CallCompleted):
-                self._completed(id(event.call))
-            else:
-                self._stream_failed(event)
-
-    def _progress(self, now_ns: int, *, rest: bool) -> None:
-        """Let packets move; if there is nothing else to do, until something happens or a deadline."""
-        left_s = 0.0
-        if rest:
-            end_ns = self._next_check_ns(now_ns)
-            deadline_ns = self._endpoint.next_deadline_ns()
-            if deadline_ns is not None:
-                end_ns = min(end_ns, deadline_ns)
-            left_s = max(0, end_ns - time.monotonic_ns()) / 1e9
+    def _wait(self, left_s: float) -> None:
+        """Also let packets move."""
         self._link.context.progress(left_s)

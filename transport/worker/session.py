@@ -79,7 +79,7 @@ class SwitchSession:
         spec, seed = options.codec_spec.for_workers(join.workers), options.codec_seed
         self.compression = Compression(spec, join.rank, join.workers, seed) if spec.lossy else None
         self._slowness: Callable[[], str] = end.slowness
-        self._loop: CallLoop[Any] | None = None
+        self._loop: CallLoop | None = None
         self._diagnosis: PathDiagnosis | None = None
         self._membership = membership = SessionMembership(switch, join, options, self._on_beat)
         self._coded: CodedSessionCalls | None = None
@@ -94,10 +94,8 @@ class SwitchSession:
                 raise JobError(f"the switch at {switch} has no {options.kind.label} queue pair for each rank")
             if admitted.narrowed and self.rank == 0:
                 membership.warn(admitted.narrowed)
-            split_calls, chunked = bool(options.split_calls), self.core != "native"
-            self._calls = MemberCalls(
-                self.job, self.rank, spec, seed, split_calls=split_calls, routed=admitted.routes, chunked=chunked
-            )
+            split_calls = bool(options.split_calls)
+            self._calls = MemberCalls(self.job, self.rank, spec, seed, split_calls=split_calls, routed=admitted.routes)
             membership.ledger = self._calls.ledger
             self.classes = self._calls.ledger.turns.classes
             switch_address = admitted.host or resolve_host(parse_endpoint(switch)[0]), admitted.port
@@ -115,7 +113,7 @@ class SwitchSession:
 
     def _open_loop(
         self, end: WorkerEndpoint, admitted: control_messages.Admitted, secret: int, diagnosis: PathDiagnosis
-    ) -> CallLoop[Any]:
+    ) -> CallLoop:
         """The loop that carries this rank's packets."""
         queue_pair = admitted.queue_pairs[self.rank] if end.queue_pair else None
         native, switch_address = self.core == "native", diagnosis.switch_address
@@ -305,7 +303,7 @@ class SwitchSession:
 
 def _chosen_core(options: JoinOptions) -> str:
     """ "native" or "python"; raises JobError for a core that can't be had here."""
-    if options.core == "python" or options.kind.cores == ("python",):
+    if options.core == "python":
         return "python"
     reason = library.missing() or missing(options.codec_spec.row_codec or FIXED_POINT)
     if not reason:

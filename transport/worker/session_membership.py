@@ -47,7 +47,7 @@ class SessionMembership:
         self._departed_ns = self._lease_ns = 0
         self._timeout_s = join.timeout_ns / 1e9 + ANSWER_MARGIN_S
         self._generation: int | None = None
-        self._loop: CallLoop[Any] | None = None
+        self._loop: CallLoop | None = None
         keys = as_keys(options.keys)
         self.client = ControlClient(switch, join, self._on_departure, self._on_end, on_beat, keys=keys)
         self.client.start()
@@ -60,7 +60,7 @@ class SessionMembership:
         self._generation, self._lease_ns = admitted.generation, admitted.lease_ns
         return admitted
 
-    def start(self, loop: CallLoop[Any]) -> None:
+    def start(self, loop: CallLoop) -> None:
         """The loop that fails with this member; at once if it has failed."""
         with self.lock:
             self._loop = loop

@@ -23,8 +23,8 @@ from transport.zeromq.zmq_link import OPTIONS, ZeroMqLink
 @dataclass(frozen=True)
 class Admission:
     """A rank's place in a running job. switch: data address of its own switch, where it has the rank wire_rank (H1).
-    native: whether C shall carry packets. queue_pair: the switch's end, where the worker's has one. on_stream_failed:
-    as of a CallLoop. secret: the join's, for links that carry it."""
+    native: whether the endpoint shall be the one in C. queue_pair: the switch's end, where the worker's has one.
+    on_stream_failed: as of a CallLoop. secret: the join's, for links that carry it."""
 
     job: JobConfig
     rank: int
@@ -54,7 +54,7 @@ class WorkerEndpoint(Protocol):
     def slowness(self) -> str:
         """See `Link.slowness`."""
 
-    def loop(self, admission: Admission) -> CallLoop[Any]:
+    def loop(self, admission: Admission) -> CallLoop:
         """The loop that carries the rank's calls, running. Raises JobError if the switch can't be reached."""
 
     def close(self) -> None:
@@ -71,18 +71,13 @@ class LinkEndpoint:
         self.packets_held = packets_held
         self.address, self.slowness, self.close = link.address, link.slowness, link.close
 
-    def loop(self, admission: Admission) -> CallLoop[Any]:
+    def loop(self, admission: Admission) -> CallLoop:
         """See `WorkerEndpoint.loop`."""
-        loop_class: Any = NativeWorkerLoop if admission.native else WorkerLoop
-        loop: CallLoop[Any] = loop_class(
-            self._link,
-            admission.job,
-            admission.rank,
-            admission.switch,
-            on_stream_failed=admission.on_stream_failed,
-            wire_rank=admission.wire_rank,
-        )
-        return loop
+        place = self._link, admission.job, admission.rank, admission.switch
+        how: dict[str, Any] = {"on_stream_failed": admission.on_stream_failed, "wire_rank": admission.wire_rank}
+        if admission.native and isinstance(self._link, UdpLink):
+            return NativeWorkerLoop(*place, **how)
+        return WorkerLoop(*place, native=admission.native, **how)
 
 
 class _ZeroMqEndpoint(LinkEndpoint):
@@ -90,7 +85,7 @@ class _ZeroMqEndpoint(LinkEndpoint):
 
     _link: ZeroMqLink
 
-    def loop(self, admission: Admission) -> CallLoop[Any]:
+    def loop(self, admission: Admission) -> CallLoop:
         """See `WorkerEndpoint.loop`."""
         self._link.secret = admission.secret
         return super().loop(admission)

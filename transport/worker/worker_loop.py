@@ -15,13 +15,14 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
-from switchagg.calls.chunked_call import Call
+from switchagg.calls.chunked_call import ArrayCall
 from switchagg.codecs.float_environment import use_ieee_arithmetic
-from switchagg.endpoint import CallCompleted, StreamFailed
+from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed, SwitchaggError
 from switchagg.job import UNCONTROLLED, JobConfig
+from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.partial_endpoint import endpoint_of
 from switchagg.priority import CE, ECN_MASK, ECT_0, marks
 from switchagg.wire import STREAM_OFFSET, Bundle
@@ -43,7 +44,6 @@ DIAGNOSIS_S = 5.0
 JOIN_S = 10.0
 """How long `close` waits for the thread."""
 
-CallT = TypeVar("CallT")
 Finish = Callable[[], object]
 
 
@@ -64,7 +64,7 @@ class PacketCarrier(Protocol):
         """See `Link.close`."""
 
 
-class CallLoop(ABC, Generic[CallT]):
+class CallLoop(ABC):
     """The calls of one rank and the thread that runs them; a subclass implements the event loop.
 
     link: bound, not to be used by others from now on; the loop closes it when the thread ends. switch_address: where
@@ -96,7 +96,8 @@ class CallLoop(ABC, Generic[CallT]):
         self._on_stream_failed = on_stream_failed
         self._diagnosis: tuple[int, StreamFailed] | None = None
         self._lock = threading.Lock()  # guards what is added to the next two, and what subclasses list
-        self._pending: dict[int, tuple[CallT, CallFuture, object, Finish | None]] = {}  # by key; keeps the arrays alive
+        # By key; it keeps the arrays alive.
+        self._pending: dict[int, tuple[ArrayCall, CallFuture, object, Finish | None]] = {}
         self._failure: BaseException | None = None
         self._prepare()
         self._thread = threading.Thread(target=self._run, name=f"worker-loop-{job.job_id}-{rank}", daemon=True)
@@ -104,7 +105,7 @@ class CallLoop(ABC, Generic[CallT]):
 
     # Methods that any thread may call
 
-    def submit(self, stream: int, call: CallT, result: object = ..., finish: Finish | None = None) -> CallFuture:
+    def submit(self, stream: int, call: ArrayCall, result: object = ..., finish: Finish | None = None) -> CallFuture:
         """Queue a call on a stream; the future resolves to `result`, or to the call if none is given.
 
         The call's array belongs to the loop until the future is done. The future can't be cancelled: the other ranks
@@ -178,12 +179,12 @@ class CallLoop(ABC, Generic[CallT]):
     def _prepare(self) -> None:
         """Allocate what `_run_once` needs, before the thread starts."""
 
-    def _key(self, call: CallT) -> int:
+    def _key(self, call: ArrayCall) -> int:
         """The key by which the next call finishes; the caller holds the lock."""
         return id(call)
 
     @abstractmethod
-    def _enqueue(self, stream: int, call: CallT, key: int) -> None:
+    def _enqueue(self, stream: int, call: ArrayCall, key: int) -> None:
         """Have the loop start the call soon. Under the lock, while there is no failure."""
 
     @abstractmethod
@@ -277,37 +278,40 @@ class CallLoop(ABC, Generic[CallT]):
         return end_ns if self._diagnosis is None else min(end_ns, self._diagnosis[0])
 
 
-class WorkerLoop(CallLoop[Call]):
-    """Runs the endpoint of one rank in Python, over any link. Calls are those of `array_calls.make_call`.
+class EndpointLoop(CallLoop):
+    """Runs the endpoint of one rank, in C if `native`, and all else in Python; a subclass moves packets.
 
     endpoint: not to be called by others, who may ask it what changes nothing.
     """
 
-    _link: Link
+    def __init__(
+        self,
+        link: PacketCarrier,
+        job: JobConfig,
+        rank: int,
+        switch_address: Address,
+        *,
+        native: bool = False,
+        **rest: Any,
+    ) -> None:
+        self._native = native
+        super().__init__(link, job, rank, switch_address, **rest)
 
     def _prepare(self) -> None:
-        self.endpoint = endpoint_of(self._job, self._rank, self._wire_rank)
-        self._calls: deque[tuple[int, Call]] = deque()
-        self._unsent: Bundle | None = None
-        self._held = False
-        self._unknown_senders = self._congested = 0
-        allow_marks(self._link, self._job)
-        link_tos = self._link.tos
-        self._tos = () if link_tos is None else marks([stream.priority for stream in self._job.streams], link_tos)
+        make = NativeEndpoint if self._native else endpoint_of
+        self.endpoint: NativeEndpoint | Endpoint = make(self._job, self._rank, self._wire_rank)
+        self._calls: deque[tuple[int, ArrayCall]] = deque()
+        self._loop_counters: dict[str, int] = {}
 
     @property
     def counters(self) -> dict[str, int]:
-        return {
-            **self.endpoint.counters,
-            "drop_unknown_sender": self._unknown_senders,
-            "ecn_marked": self._congested,
-            **{f"link_{name}": value for name, value in self._link.counters.items()},
-        }
+        link_counters = {f"link_{name}": value for name, value in self._link.counters.items()}
+        return {**self.endpoint.counters, **self._loop_counters, **link_counters}
 
     def has_early(self, stream: int, chunks: int) -> bool:
         return self.endpoint.has_early(stream, chunks)
 
-    def _enqueue(self, stream: int, call: Call, key: int) -> None:
+    def _enqueue(self, stream: int, call: ArrayCall, key: int) -> None:
         self._calls.append((stream, call))
         self._link.wake()
 
@@ -327,21 +331,64 @@ class WorkerLoop(CallLoop[Call]):
             self.endpoint.handle_timer(now_ns)
         more = self._send(now_ns)
         self._report()
-        if not more and not self._calls and self._failure is None:
-            self._sleep(now_ns)
+        if not self._calls and self._failure is None:
+            self._wait(0 if more else self._left_s(now_ns))
+
+    def _report(self) -> None:
+        """Resolve the futures of finished calls; see to a failed stream."""
+        while (event := self.endpoint.next_event()) is not None:
+            if isinstance(event, CallCompleted):
+                self._completed(id(event.call))
+            else:
+                self._stream_failed(event)
+
+    def _left_s(self, now_ns: int) -> float:
+        """How long the loop may sleep."""
+        end_ns = self._next_check_ns(now_ns)
+        deadline_ns = self.endpoint.next_deadline_ns()
+        if deadline_ns is not None:
+            end_ns = min(end_ns, deadline_ns)
+        return max(0, end_ns - time.monotonic_ns()) / 1e9
+
+    @abstractmethod
+    def _receive(self) -> None:
+        """Give the endpoint what has come."""
+
+    @abstractmethod
+    def _send(self, now_ns: int) -> bool:
+        """Send until the endpoint has nothing more, the link is full, or an iteration's share is used; returns whether
+        the loop goes on at once."""
+
+    @abstractmethod
+    def _wait(self, left_s: float) -> None:
+        """Sleep until there is work, at most so long; 0: not at all."""
+
+
+class WorkerLoop(EndpointLoop):
+    """The loop over any link."""
+
+    _link: Link
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._unsent: Bundle | None = None
+        self._held = False
+        self._loop_counters = {"drop_unknown_sender": 0, "ecn_marked": 0}
+        allow_marks(self._link, self._job)
+        link_tos = self._link.tos
+        self._tos = () if link_tos is None else marks([stream.priority for stream in self._job.streams], link_tos)
 
     def _receive(self) -> None:
         switch = self._switch
         for bundle, sender, tos in self._link.receive():
             if sender == switch:
                 congested = tos & ECN_MASK == CE
-                self._congested += len(bundle) * congested
+                self._loop_counters["ecn_marked"] += len(bundle) * congested
                 self.endpoint.receive(bundle, time.monotonic_ns(), congested)
             else:
-                self._unknown_senders += len(bundle)
+                self._loop_counters["drop_unknown_sender"] += len(bundle)
 
     def _send(self, now_ns: int) -> bool:
-        """Send until the endpoint has nothing more, the link is full, or an iteration's share is used: True then."""
         rows = 0
         while rows < ROWS_PER_TURN:
             frames = self._unsent
@@ -381,21 +428,9 @@ class WorkerLoop(CallLoop[Call]):
                 break
         return begin
 
-    def _report(self) -> None:
-        """Resolve the futures of finished calls; see to a failed stream."""
-        while (event := self.endpoint.next_event()) is not None:
-            if isinstance(event, CallCompleted):
-                self._completed(id(event.call))
-            else:
-                self._stream_failed(event)
-
-    def _sleep(self, now_ns: int) -> None:
-        end_ns = self._next_check_ns(now_ns)
-        deadline_ns = self.endpoint.next_deadline_ns()
-        if deadline_ns is not None:
-            end_ns = min(end_ns, deadline_ns)
-        left_s = max(0, end_ns - time.monotonic_ns()) / 1e9
-        self._link.wait(left_s, writable=self._unsent is not None or self._held)
+    def _wait(self, left_s: float) -> None:
+        if left_s:
+            self._link.wait(left_s, writable=self._unsent is not None or self._held)
 
 
 def allow_marks(link: Link, job: JobConfig) -> None:

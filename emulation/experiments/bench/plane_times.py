@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.experiments.bench import bandwidths
-from switchagg.calls.array_calls import array_call, make_call
+from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.native import RUN, NativePlane
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.endpoint import CallCompleted, Endpoint
@@ -226,7 +226,7 @@ def endpoint(name: str, elements: int, quick: bool) -> dict[str, Any]:
     worker_endpoint: Any = NativeEndpoint(job, 0) if name == "native" else Endpoint(job, 0)
     samples: list[float] = []
     for _ in range(2 if quick else 5):
-        worker_endpoint.submit(0, (array_call if name == "native" else make_call)(array, "sum", job))
+        worker_endpoint.submit(0, array_call(array, "sum", job))
         spent, packets = _one_call(worker_endpoint)
         samples.append(spent / packets)
     endpoint_row = row("endpoint", name, elements, 1, samples)

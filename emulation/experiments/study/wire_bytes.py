@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from switchagg.calls.array_calls import make_call
+from switchagg.calls.array_calls import array_call, chunked_call
 from switchagg.codecs import FIXED_POINT, PLAIN, Array, Codec
 from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
@@ -56,7 +56,8 @@ def carried(kind: Kind, size: int, dtype: np.dtype[Any], op: str, codec: Codec |
         local, remote = layout.rows, layout.chunks - layout.rows
         return FULL * (1 + local) + EMPTY * remote, FULL * (1 + remote) + EMPTY * local
     job = JobConfig(1, 1, workers, ELEMENTS, (StreamConfig(0, WINDOW),))
-    call = make_call(np.zeros(size, dtype), op, job, codec or (FIXED_POINT if dtype.kind == "f" else PLAIN))
+    codec = codec or (FIXED_POINT if dtype.kind == "f" else PLAIN)
+    call = chunked_call(array_call(np.zeros(size, dtype), op, job, codec), job)
     return FULL * (1 + call.chunks), FULL * (1 + call.chunks)
 
 

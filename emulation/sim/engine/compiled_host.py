@@ -29,7 +29,6 @@ class CompiledHost(AggregationHost):
             to = self._to[endpoint.job.job_id]
             facts.endpoint, facts.job_id, facts.streams = endpoint.handle, endpoint.job.job_id, len(to)
             facts.to = ctypes.cast((ctypes.c_uint32 * len(to))(*to), ctypes.c_void_p)
-        self._calls.chunked = False
         classes = self._calls.ledger.turns.classes
         self._worker = engine_library.there(
             self._library.sa_sim_worker(

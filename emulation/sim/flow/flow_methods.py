@@ -221,7 +221,7 @@ class SwitchFlow(FlowSimulation):
     def _calls_of(self, rank: int) -> MemberCalls:
         if rank not in self._calls:
             sums = parse_sums(self.config.codec or FIXED_POINT.name)
-            self._calls[rank] = MemberCalls(self.job, rank, sums, routed=self._routed, chunked=False)
+            self._calls[rank] = MemberCalls(self.job, rank, sums, routed=self._routed)
         return self._calls[rank]
 
     def begin(self, rank: int, call: SimulatedCall) -> None:

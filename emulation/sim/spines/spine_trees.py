@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from switchagg.calls.chunked_call import Call
+from switchagg.calls.chunked_call import ArrayCall
 from switchagg.endpoint import Endpoint, Event, StreamFailed
 from switchagg.job import JobConfig
 from switchagg.priority import class_of
@@ -47,7 +47,7 @@ class TreeEndpoints:
         """The counters of all trees together."""
         return sum((Counter(endpoint.counters) for endpoint in self._endpoints), Counter())
 
-    def submit(self, stream: int, call: Call) -> None:
+    def submit(self, stream: int, call: ArrayCall) -> None:
         """See `Endpoint`."""
         number, tree = divmod(stream, len(self._endpoints))
         self._endpoints[tree].submit(number, call)

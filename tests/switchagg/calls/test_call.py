@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switchagg.calls.array_calls import array_call, make_call, split
+from switchagg.calls.array_calls import array_call, split
 from switchagg.calls.chunked_call import ChunkedCall
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.layout import EVERYONE, Layout, Shares, shares_of
@@ -20,7 +20,7 @@ def job(workers: int, elements: int) -> JobConfig:
 
 
 def chunked(array: NDArray[Any], op: str, job: JobConfig, shares: Shares = EVERYONE) -> ChunkedCall:
-    """As `make_call`, also where the call is small (W15)."""
+    """As `chunked_call`, also where the call is small (W15)."""
     return ChunkedCall(array_call(array, op, job, shares=shares), job.elements, job.workers)
 
 
@@ -107,7 +107,7 @@ def test_layout_sends_exponents_a_group_ahead() -> None:
 
 def test_empty_array_has_no_chunks() -> None:
     for dtype in (np.float32, np.int64):
-        assert make_call(np.empty(0, dtype), "sum", job(2, 8)).chunks == 0
+        assert chunked(np.empty(0, dtype), "sum", job(2, 8)).chunks == 0
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_empty_array_has_no_chunks() -> None:
 )
 def test_what_the_switch_cannot_do_is_refused(array: NDArray[Any], op: str, elements: int) -> None:
     with pytest.raises(ValueError, match=r"array|op|elements"):
-        make_call(array, op, job(2, elements))
+        array_call(array, op, job(2, elements))
 
 
 # ---- whose values are whose (W13, W14)

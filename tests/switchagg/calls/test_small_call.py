@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from switchagg.calls import small_call
-from switchagg.calls.array_calls import array_call, make_call, rounds_of
+from switchagg.calls.array_calls import array_call, chunked_call, rounds_of
 from switchagg.calls.small_call import Predictions, SmallCall
 from switchagg.codecs import FIXED_POINT
 from switchagg.dataplane.reference import ReferencePlane
@@ -54,8 +54,7 @@ class Net:
         self.frames = 0
 
     def submit(self, rank: int, array: Array, words: Any = None) -> None:
-        made = make_call if isinstance(self.ends[rank], Endpoint) else array_call
-        call = made(array, "sum", self.job)
+        call = array_call(array, "sum", self.job)
         call.description = words
         self.ends[rank].submit(0, call)
 
@@ -202,10 +201,11 @@ def test_which_calls_are_small() -> None:
         (360, 8, 0, False),
     ):
         job = JobConfig(1, 1, workers, elements, (StreamConfig(0, 4),))
-        assert isinstance(make_call(np.zeros(size, np.float32), "sum", job), SmallCall) is small
+        call = array_call(np.zeros(size, np.float32), "sum", job)
+        assert isinstance(chunked_call(call, job), SmallCall) is small
     job = JobConfig(1, 1, 2, 360, (StreamConfig(0, 4),))
     for dtype in (np.float64, np.int32, np.int64):
-        assert not isinstance(make_call(np.zeros(9, dtype), "sum", job), SmallCall)
+        assert not isinstance(chunked_call(array_call(np.zeros(9, dtype), "sum", job), job), SmallCall)
 
 
 def test_sizes_that_share_a_place_forget_each_other() -> None:

@@ -11,7 +11,7 @@ from emulation.scenario.bounds import NetworkParameters, algbw_bound, bound
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
-from switchagg.calls.array_calls import make_call, share_of_chunks, share_of_rounds
+from switchagg.calls.array_calls import array_call, chunked_call, share_of_chunks, share_of_rounds
 from switchagg.codecs import CODECS, FIXED_POINT, PLAIN, CallShape, Codec, codec_for, codec_named, names
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native.library import missing
@@ -82,7 +82,7 @@ def test_chunks(halves: Codec) -> None:
     """W3, W4: half as many, and no scale chunks among them."""
     job = JobConfig(1, 1, WORKERS, ELEMENTS, (StreamConfig(0, 4),))
     arrays = [quarters(rank) for rank in range(WORKERS)]
-    calls = [make_call(array, "sum", job, halves) for array in arrays]
+    calls = [chunked_call(array_call(array, "sum", job, halves), job) for array in arrays]
     assert calls[0].chunks == calls[0].ready_chunks == -(-1003 // (2 * ELEMENTS))
     order = random.Random(1).sample(range(calls[0].chunks), calls[0].chunks)
     for chunk in order:

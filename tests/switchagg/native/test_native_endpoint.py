@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from switchagg.calls.array_calls import array_call, make_call
+from switchagg.calls.array_calls import array_call
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.codecs import FIXED_POINT, CallShape, codec_for
 from switchagg.codecs.fixed_point import NONFINITE, ZERO, Scales
@@ -249,7 +249,7 @@ def allreduce(core: type[Endpoint] | type[NativeEndpoint], job: JobConfig, input
     endpoints = [core(job, rank) for rank in range(job.workers)]
     copies = [array.copy() for array in inputs]
     for endpoint, array in zip(endpoints, copies, strict=True):
-        endpoint.submit(0, make_call(array, op, job))
+        endpoint.submit(0, array_call(array, op, job))
     done = 0
     for turn in range(10_000):
         if done == job.workers:
@@ -304,7 +304,7 @@ def test_any_agreed_codes_and_sums_are_safe(dtype: type) -> None:
     for core in (Endpoint, NativeEndpoint):
         array = np.random.default_rng(3).standard_normal(60).astype(dtype)
         endpoint = core(job, 0)
-        endpoint.submit(0, make_call(array, "sum", job))
+        endpoint.submit(0, array_call(array, "sum", job))
         frames.append([])
         while len(sent := endpoint.frames_to_send(0)):
             frames[-1].append(sent.tobytes())

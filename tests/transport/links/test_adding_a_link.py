@@ -63,7 +63,7 @@ def test_the_switch_sums_over_it() -> None:
 
         def run(rank: int) -> list[float]:
             with SwitchSession.join(daemon.control_endpoint, "toy", rank, 2, JoinOptions(link="toy")) as session:
-                assert (session.job.elements, session.core) == (100, "python")
+                assert session.job.elements == 100
                 found: list[float] = session.allreduce(np.full(500, rank + 1, np.float32)).result(SOON_S).tolist()
                 return found
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.calls.array_calls import array_call, make_call
+from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import AggregationFailed
 from switchagg.job import JobConfig, StreamConfig
@@ -62,15 +62,15 @@ def job_of(*priorities: int) -> JobConfig:
     return JobConfig(1, 1, 1, ELEMENTS, streams, rto_initial_ns=10**10, rto_max_ns=10**10)
 
 
-def loop_of(core: str, link: UdpLink, job: JobConfig, switch: Switch) -> CallLoop[Any]:
+def loop_of(core: str, link: UdpLink, job: JobConfig, switch: Switch) -> CallLoop:
     if core == "native" and library.missing():
         pytest.skip(f"native core: {library.missing()}")
     return (NativeWorkerLoop if core == "native" else WorkerLoop)(link, job, 0, switch.address)
 
 
-def submit(core: str, loop: CallLoop[Any], job: JobConfig, stream: int, chunks: int) -> "Future[Any]":
+def submit(core: str, loop: CallLoop, job: JobConfig, stream: int, chunks: int) -> "Future[Any]":
     array = np.zeros(ELEMENTS * chunks, np.int32)
-    call = (array_call if core == "native" else make_call)(array, "sum", job)
+    call = array_call(array, "sum", job)
     return loop.submit(stream, call, array)
 
 
@@ -146,7 +146,7 @@ def test_the_python_core_asks_for_no_frames_while_the_credit_is_used(switch: Swi
     job = job_of(7)
     loop = WorkerLoop(link, job, 0, switch.address)
     array = np.zeros(ELEMENTS, np.int32)
-    loop.submit(0, make_call(array, "sum", job), array)
+    loop.submit(0, array_call(array, "sum", job), array)
     for _ in range(3):  # the third time, the turn of the second is over
         assert Full.asked.acquire(timeout=SOON_S)
     assert loop.counters["sent"] == 0

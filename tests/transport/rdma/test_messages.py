@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchagg.calls.array_calls import make_call
+from switchagg.calls.array_calls import array_call
 from switchagg.endpoint import Endpoint
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.wire import Op, Packet, encode
@@ -23,7 +23,7 @@ def frames(chunks: list[tuple[int, int]]) -> np.ndarray:
 
 def test_a_call_becomes_few_messages() -> None:
     endpoint = Endpoint(JOB, 0)
-    endpoint.submit(0, make_call(np.zeros(59 * 20, np.int32), "sum", JOB))
+    endpoint.submit(0, array_call(np.zeros(59 * 20, np.int32), "sum", JOB))
     assert Grouping(JOB, 4).runs(endpoint.frames_to_send(0)) == [FrameRun(0, 4, 0), FrameRun(4, 2, 4)]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.calls.array_calls import array_call, make_call
+from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.native import NativePlane
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
@@ -82,7 +82,7 @@ class World:
         return [self.allreduce_of(rank, array, stream, op) for rank, array in enumerate(arrays)]
 
     def allreduce_of(self, rank: int, array: np.ndarray, stream: int = 0, op: str = "sum") -> "Future[Any]":
-        call: Any = (array_call if self.native else make_call)(array, op, self.job)
+        call = array_call(array, op, self.job)
         return self.loops[rank].submit(stream, call)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from faulty_link import FaultyLink
 from test_native_impair import fates
 from test_switch_loop import EchoPlane
 
-from switchagg.calls.array_calls import make_call
+from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
@@ -122,7 +122,7 @@ def allreduce(bench: Bench, length: int, seed: int) -> tuple[list[np.ndarray], n
     arrays = [chance.integers(-(1 << 31), 1 << 31, length, np.int64).astype(np.int32) for _ in bench.workers]
     expected = np.sum(np.stack(arrays).astype(np.int64), axis=0).astype(np.int32)
     pairs = zip(bench.workers, arrays, strict=True)
-    return arrays, expected, [worker.submit(0, make_call(array, "sum", bench.job)) for worker, array in pairs]
+    return arrays, expected, [worker.submit(0, array_call(array, "sum", bench.job)) for worker, array in pairs]
 
 
 def check_sums(bench: Bench, calls: int = 3, length: int = 2_000) -> None:
@@ -316,7 +316,7 @@ def test_a_port_that_vanishes_harms_no_other_job(bench: Callable[..., Bench], im
     one.switch.evict(one.job.job_id)
     later = [WorkerLoop(link, replace(other, workers=2), rank, one.address) for rank, link in enumerate(links)]
     values = [np.arange(5_000, dtype=np.int32) * (rank + 1) for rank in range(2)]
-    for future in [w.submit(0, make_call(v, "sum", other)) for w, v in zip(later, values, strict=True)]:
+    for future in [w.submit(0, array_call(v, "sum", other)) for w, v in zip(later, values, strict=True)]:
         future.result(LIVENESS_S)
     np.testing.assert_array_equal(values[0], np.arange(5_000) * 3)
     assert one.switch.failure is None

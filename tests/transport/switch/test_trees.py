@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.calls.array_calls import make_call
+from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError
 from switchagg.job import JobConfig, StreamConfig
@@ -88,7 +88,7 @@ def check_sums(workers: list[WorkerLoop], calls: int = 4) -> None:
     inputs = random.integers(-(1 << 30), 1 << 30, (calls, len(workers), VALUES)).astype(np.int32)
     arrays = inputs.copy()
     futures: list[Future[Any]] = [
-        worker.submit(0, make_call(arrays[call, rank], "sum", worker._job))
+        worker.submit(0, array_call(arrays[call, rank], "sum", worker._job))
         for call in range(calls)
         for rank, worker in enumerate(workers)
     ]

@@ -19,7 +19,7 @@ import pytest
 from udp_relay import UdpRelay
 
 import transport.worker.worker_loop
-from switchagg.calls.array_calls import array_call, make_call
+from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.job import JobConfig, StreamConfig
@@ -52,7 +52,7 @@ class Net:
         self,
         job: JobConfig,
         *,
-        loops: tuple[type[CallLoop[Any]], ...] = (NativeWorkerLoop,),
+        loops: tuple[type[CallLoop], ...] = (NativeWorkerLoop,),
         native_switch: bool = False,
         faults: dict[str, Any] | None = None,
         **of_links: Any,
@@ -83,7 +83,7 @@ class Net:
         self.switch.stop()
 
     def submit(self, rank: int, array: np.ndarray, stream: int = 0) -> Future[Any]:
-        return self.workers[rank].submit(stream, call_of(array, self.job, self.workers[rank]), array)
+        return self.workers[rank].submit(stream, array_call(array, "sum", self.job), array)
 
     def check_sums(self, calls: int, length: int, seed: int = 0) -> None:
         """Many calls at once, over all streams; every rank must end with the exact sum."""
@@ -99,12 +99,6 @@ class Net:
                 future.result(LIVENESS_S)
             for array in arrays:
                 np.testing.assert_array_equal(array, expected)
-
-
-def call_of(array: np.ndarray, job: JobConfig, loop: CallLoop[Any]) -> Any:
-    if isinstance(loop, WorkerLoop):
-        return make_call(array, "sum", job)
-    return array_call(array, "sum", job)
 
 
 @pytest.fixture
@@ -146,7 +140,7 @@ def test_four_workers_on_few_slots_keep_exact_sums_on_a_lossy_network(
 
 @pytest.mark.parametrize("loop", [NativeWorkerLoop, WorkerLoop])
 def test_a_rank_that_flushes_subnormal_numbers_gets_the_same_bits(
-    net: Callable[..., Net], loop: type[CallLoop[Any]]
+    net: Callable[..., Net], loop: type[CallLoop]
 ) -> None:
     """F7: the setting belongs to a thread, and those it makes."""
     torch = pytest.importorskip("torch")
@@ -282,7 +276,7 @@ def test_ipv6() -> None:
     switch.admit(job, [link.address])
     worker = NativeWorkerLoop(link, job, 0, address)
     array = np.arange(5000, dtype=np.int32)
-    worker.submit(0, call_of(array, job, worker)).result(LIVENESS_S)
+    worker.submit(0, array_call(array, "sum", job)).result(LIVENESS_S)
     assert (array == np.arange(5000)).all()
     assert worker.counters["drop_unknown_sender"] == 0
     worker.close()
@@ -426,7 +420,7 @@ def test_a_dead_switch_fails_the_calls(net: Callable[..., Net]) -> None:
     link = UdpLink(LOOPBACK)
     link._socket.connect(address)
     worker = NativeWorkerLoop(link, job, 0, address)
-    error = worker.submit(0, call_of(np.ones(500, np.int32), job, worker)).exception(LIVENESS_S)
+    error = worker.submit(0, array_call(np.ones(500, np.int32), "sum", job)).exception(LIVENESS_S)
     assert isinstance(error, AggregationFailed)
     counters = worker.counters
     assert counters["timeouts"] > 5

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.calls.array_calls import make_call
+from switchagg.calls.array_calls import array_call
 from switchagg.errors import AggregationFailed
 from switchagg.native import library
 from tests.transport.worker.test_worker_loop import LIVENESS_S, Bench, check_sums, job_of
@@ -31,7 +31,7 @@ def bench() -> Iterator[Bench]:
 
 
 def begin(bench: Bench, rank: int, stream: int = 0) -> Future[Any]:
-    return bench.workers[rank].submit(stream, make_call(np.full(100, rank + 1, np.int32), "sum", bench.job))
+    return bench.workers[rank].submit(stream, array_call(np.full(100, rank + 1, np.int32), "sum", bench.job))
 
 
 class Thread(threading.Thread):

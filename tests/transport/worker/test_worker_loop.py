@@ -18,7 +18,7 @@ from dataplane_names import WITHOUT_P4
 from faulty_link import FaultyLink
 
 import transport.worker.worker_loop
-from switchagg.calls.array_calls import make_call
+from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.endpoint import StreamFailed
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
@@ -40,7 +40,19 @@ class BackgroundLoop(NativeWorkerLoop):
         return timeout_s
 
 
-LOOPS: dict[str, type[CallLoop[Any]]] = {"python": WorkerLoop, "native": NativeWorkerLoop, "background": BackgroundLoop}
+class LoopWithEndpointInC(WorkerLoop):
+    """As over links that the loop in C doesn't know."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, native=True, **options)
+
+
+LOOPS: dict[str, type[CallLoop]] = {
+    "python": WorkerLoop,
+    "endpoint": LoopWithEndpointInC,
+    "native": NativeWorkerLoop,
+    "background": BackgroundLoop,
+}
 LOOPBACK = ("127.0.0.1", 0)
 LIVENESS_S = 120.0
 
@@ -58,7 +70,7 @@ class Bench:
         job: JobConfig,
         plane: str = "reference",
         wrap: Callable[[Link, int], Link] | None = None,
-        loop: type[CallLoop[Any]] = WorkerLoop,
+        loop: type[CallLoop] = WorkerLoop,
     ) -> None:
         wrap = wrap or (lambda link, _: link)
         self.job = job
@@ -78,20 +90,20 @@ class Bench:
 
     def allreduce(self, arrays: list[np.ndarray], stream: int = 0, op: str = "sum") -> list[Future[Any]]:
         return [
-            worker.submit(stream, make_call(array, op, self.job))
+            worker.submit(stream, array_call(array, op, self.job))
             for worker, array in zip(self.workers, arrays, strict=True)
         ]
 
 
 @pytest.fixture(params=LOOPS)
-def loop(request: pytest.FixtureRequest) -> type[CallLoop[Any]]:
+def loop(request: pytest.FixtureRequest) -> type[CallLoop]:
     if request.param != "python" and library.missing():
         pytest.skip(f"native worker loop: {library.missing()}")
     return LOOPS[request.param]
 
 
 @pytest.fixture
-def bench(loop: type[CallLoop[Any]]) -> Iterator[Callable[..., Bench]]:
+def bench(loop: type[CallLoop]) -> Iterator[Callable[..., Bench]]:
     """Makes benches of one kind of worker loop, and closes them."""
     yield from _benches(loop)
 
@@ -101,7 +113,7 @@ def python_bench() -> Iterator[Callable[..., Bench]]:
     yield from _benches(WorkerLoop)
 
 
-def _benches(loop: type[CallLoop[Any]]) -> Iterator[Callable[..., Bench]]:
+def _benches(loop: type[CallLoop]) -> Iterator[Callable[..., Bench]]:
     made: list[Bench] = []
 
     def maker(*args: Any, **options: Any) -> Bench:
@@ -159,12 +171,12 @@ def test_floats_and_maxima_and_large_calls(bench: Callable[..., Bench], elements
 def test_a_future_resolves_to_the_given_result(bench: Callable[..., Bench]) -> None:
     one = bench(job_of(1))
     array = np.ones(10, np.int32)
-    call = make_call(array, "sum", one.job)
+    call = array_call(array, "sum", one.job)
     future = one.workers[0].submit(0, call)
     assert not future.cancel()
     assert future.result(LIVENESS_S) is call
-    assert one.workers[0].submit(0, make_call(array, "sum", one.job), result=array).result(LIVENESS_S) is array
-    assert one.workers[0].submit(0, make_call(array[:0], "sum", one.job), result=array).result(LIVENESS_S) is array
+    assert one.workers[0].submit(0, array_call(array, "sum", one.job), result=array).result(LIVENESS_S) is array
+    assert one.workers[0].submit(0, array_call(array[:0], "sum", one.job), result=array).result(LIVENESS_S) is array
 
 
 def test_calls_may_come_from_many_threads(bench: Callable[..., Bench]) -> None:
@@ -174,7 +186,7 @@ def test_calls_may_come_from_many_threads(bench: Callable[..., Bench]) -> None:
     def caller(stream: int) -> None:
         for value in range(50):
             array = np.full(100, value, np.int32)
-            one.workers[0].submit(stream, make_call(array, "sum", one.job)).result(LIVENESS_S)
+            one.workers[0].submit(stream, array_call(array, "sum", one.job)).result(LIVENESS_S)
             if not (array == value).all():
                 failures.append((stream, value))
 
@@ -276,18 +288,18 @@ def test_a_missing_rank_fails_the_call_and_every_later_one(bench: Callable[..., 
     job = job_of(2, rto_initial_ns=5_000_000, rto_min_ns=2_000_000, rto_max_ns=10_000_000, retry_limit=3)
     one = bench(job)
     array = np.ones(100, np.int32)
-    future = one.workers[0].submit(1, make_call(array, "sum", job))
+    future = one.workers[0].submit(1, array_call(array, "sum", job))
     with pytest.raises(AggregationFailed, match=r"rank 0.*timeouts") as caught:
         future.result(LIVENESS_S)
     error = caught.value
     assert (error.job, error.generation, error.stream, error.slot, error.chunk) == (7, 3, 1, 16, 0)
-    assert one.workers[0].submit(0, make_call(array, "sum", job)).exception(LIVENESS_S) is error
+    assert one.workers[0].submit(0, array_call(array, "sum", job)).exception(LIVENESS_S) is error
     assert one.workers[0].failure is error
     assert one.switch.seen(16, 0).ranks == (0,)
     assert one.workers[1].failure is None
 
 
-def test_a_failed_stream_is_reported_once_and_fails_with_the_switch_s_answer(loop: type[CallLoop[Any]]) -> None:
+def test_a_failed_stream_is_reported_once_and_fails_with_the_switch_s_answer(loop: type[CallLoop]) -> None:
     job = job_of(2, rto_initial_ns=5_000_000, rto_min_ns=2_000_000, rto_max_ns=10_000_000, retry_limit=2)
     nobody = UdpLink(LOOPBACK)
     reports: list[StreamFailed] = []
@@ -298,7 +310,7 @@ def test_a_failed_stream_is_reported_once_and_fails_with_the_switch_s_answer(loo
         reported.set()
 
     worker = loop(UdpLink(LOOPBACK), job, 0, nobody.address, on_stream_failed=report)
-    futures = [worker.submit(stream, make_call(np.ones(9, np.int32), "sum", job)) for stream in (0, 1)]
+    futures = [worker.submit(stream, array_call(np.ones(9, np.int32), "sum", job)) for stream in (0, 1)]
     assert reported.wait(LIVENESS_S)
     time.sleep(0.1)
     assert not futures[0].done()
@@ -312,13 +324,13 @@ def test_a_failed_stream_is_reported_once_and_fails_with_the_switch_s_answer(loo
 
 
 def test_a_failed_stream_fails_even_without_a_reason_from_the_switch(
-    monkeypatch: pytest.MonkeyPatch, loop: type[CallLoop[Any]]
+    monkeypatch: pytest.MonkeyPatch, loop: type[CallLoop]
 ) -> None:
     monkeypatch.setattr(transport.worker.worker_loop, "DIAGNOSIS_S", 0.05)
     job = job_of(2, rto_initial_ns=5_000_000, rto_min_ns=2_000_000, rto_max_ns=10_000_000, retry_limit=2)
     nobody = UdpLink(LOOPBACK)
     worker = loop(UdpLink(LOOPBACK), job, 0, nobody.address, on_stream_failed=lambda event: None)
-    future = worker.submit(0, make_call(np.ones(9, np.int32), "sum", job))
+    future = worker.submit(0, array_call(np.ones(9, np.int32), "sum", job))
     assert isinstance(future.exception(LIVENESS_S), AggregationFailed)
     worker.close()
     nobody.close()
@@ -330,7 +342,7 @@ def test_a_link_that_stays_full_fails_the_call(monkeypatch: pytest.MonkeyPatch, 
     nobody, link = UdpLink(LOOPBACK), UdpLink(LOOPBACK)
     monkeypatch.setattr(link, "send", lambda frames, to: 0)
     worker = WorkerLoop(link, job, 0, nobody.address)
-    futures = [worker.submit(0, make_call(np.ones(9, np.int32), "sum", job)) for _ in range(calls)]
+    futures = [worker.submit(0, array_call(np.ones(9, np.int32), "sum", job)) for _ in range(calls)]
     assert all(isinstance(future.exception(LIVENESS_S), AggregationFailed) for future in futures)
     worker.close()
     nobody.close()
@@ -349,11 +361,11 @@ def test_an_unexpected_exception_reaches_every_caller(
         raise bug
 
     monkeypatch.setattr(broken.endpoint, place, raiser)
-    futures = [broken.submit(stream, make_call(np.ones(50, np.int32), "sum", one.job)) for stream in (0, 1)]
+    futures = [broken.submit(stream, array_call(np.ones(50, np.int32), "sum", one.job)) for stream in (0, 1)]
     if place == "receive":
-        one.workers[1].submit(0, make_call(np.ones(50, np.int32), "sum", one.job))
+        one.workers[1].submit(0, array_call(np.ones(50, np.int32), "sum", one.job))
     assert [future.exception(LIVENESS_S) for future in futures] == [bug, bug]
-    assert broken.submit(0, make_call(np.ones(5, np.int32), "sum", one.job)).exception(0) is bug
+    assert broken.submit(0, array_call(np.ones(5, np.int32), "sum", one.job)).exception(0) is bug
 
 
 def test_a_call_that_finds_no_memory_ends_the_loop(
@@ -361,27 +373,27 @@ def test_a_call_that_finds_no_memory_ends_the_loop(
 ) -> None:
     """Else the stream's next call would be summed with the others' present one."""
     one = bench(job_of(2))
-    first = one.workers[0].submit(0, make_call(np.ones(50, np.int32), "sum", one.job))
+    first = one.workers[0].submit(0, array_call(np.ones(50, np.int32), "sum", one.job))
 
     def refuse(*args: object) -> None:
         raise MemoryError("no memory for one more call")
 
     with monkeypatch.context() as patch:
         patch.setattr(one.workers[0], "_enqueue", refuse)
-        second = one.workers[0].submit(0, make_call(np.ones(50, np.int32), "sum", one.job))
-    third = one.workers[0].submit(0, make_call(np.ones(50, np.int32), "sum", one.job))
+        second = one.workers[0].submit(0, array_call(np.ones(50, np.int32), "sum", one.job))
+    third = one.workers[0].submit(0, array_call(np.ones(50, np.int32), "sum", one.job))
     for future in (first, second, third):
         error = future.exception(LIVENESS_S)
         assert isinstance(error, AggregationFailed)
         assert str(error) == "job 7 (generation 3): rank 0: the worker loop ended: no memory for one more call"
 
 
-def test_a_link_that_breaks_reaches_every_caller(loop: type[CallLoop[Any]]) -> None:
+def test_a_link_that_breaks_reaches_every_caller(loop: type[CallLoop]) -> None:
     job = job_of(1)
     link = UdpLink(LOOPBACK)
     worker = loop(link, job, 0, ("127.0.0.1", 9))
     os.close(link._socket.detach())  # as if someone had closed our descriptor
-    future = worker.submit(0, make_call(np.ones(5, np.int32), "sum", job))
+    future = worker.submit(0, array_call(np.ones(5, np.int32), "sum", job))
     error = future.exception(LIVENESS_S)
     assert isinstance(error, AggregationFailed)
     assert isinstance(error.__cause__, OSError)
@@ -393,26 +405,26 @@ def test_a_stream_the_job_lacks_is_refused_at_once(bench: Callable[..., Bench]) 
     one = bench(job_of(1))
     for stream in (-1, 2):
         with pytest.raises(ValueError, match="has 2"):
-            one.workers[0].submit(stream, make_call(np.ones(5, np.int32), "sum", one.job))
+            one.workers[0].submit(stream, array_call(np.ones(5, np.int32), "sum", one.job))
     check_sums(one, calls=1)
 
 
-def test_a_switch_address_that_can_not_be_reached_is_refused(loop: type[CallLoop[Any]]) -> None:
+def test_a_switch_address_that_can_not_be_reached_is_refused(loop: type[CallLoop]) -> None:
     link = UdpLink(LOOPBACK)
     with pytest.raises(JobError, match="IPv4"):
         loop(link, job_of(1), 0, ("::1", 5))
     link.close()
 
 
-def test_close_fails_what_is_pending_and_leaves_nothing(loop: type[CallLoop[Any]]) -> None:
+def test_close_fails_what_is_pending_and_leaves_nothing(loop: type[CallLoop]) -> None:
     descriptors, threads = sorted(os.listdir("/proc/self/fd")), threading.enumerate()
     one = Bench(job_of(2), loop=loop)
     check_sums(one, calls=2)
-    pending = one.workers[0].submit(0, make_call(np.ones(500, np.int32), "sum", one.job))
+    pending = one.workers[0].submit(0, array_call(np.ones(500, np.int32), "sum", one.job))
     for _ in range(2):
         one.close()
     assert isinstance(pending.exception(0), AggregationFailed)
-    late = one.workers[0].submit(0, make_call(np.ones(5, np.int32), "sum", one.job))
+    late = one.workers[0].submit(0, array_call(np.ones(5, np.int32), "sum", one.job))
     assert isinstance(late.exception(0), AggregationFailed)
     assert one.workers[0].counters["results"] > 0
     assert threading.enumerate() == threads
@@ -427,7 +439,7 @@ def test_a_callback_may_close_the_loop(bench: Callable[..., Bench]) -> None:
         one.workers[0].close()
         closed.set()
 
-    one.workers[0].submit(0, make_call(np.ones(5, np.int32), "sum", one.job)).add_done_callback(close)
+    one.workers[0].submit(0, array_call(np.ones(5, np.int32), "sum", one.job)).add_done_callback(close)
     assert closed.wait(LIVENESS_S)
     one.workers[0].close()
     assert isinstance(one.workers[0].failure, AggregationFailed)
@@ -442,7 +454,7 @@ def test_a_callback_that_blocks_is_named(bench: Callable[..., Bench], monkeypatc
         entered.set()
         hold.wait(LIVENESS_S)
 
-    one.workers[0].submit(0, make_call(np.ones(5, np.int32), "sum", one.job)).add_done_callback(block)
+    one.workers[0].submit(0, array_call(np.ones(5, np.int32), "sum", one.job)).add_done_callback(block)
     assert entered.wait(LIVENESS_S)
     with pytest.raises(SwitchaggError, match="callback"):
         one.workers[0].close()

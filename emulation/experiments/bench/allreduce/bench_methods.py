@@ -52,7 +52,7 @@ class BenchMethod:
     def core(self) -> str:
         """The loop of the switch's workers: the compiled one, or Python's beside the planes written in Python."""
         kind = DATAPLANES.get(self.variant)
-        return LINKS[self.carrier].cores[0] if kind is not None and kind.compiled else "python"
+        return "native" if kind is not None and kind.compiled else "python"
 
     def cell(self, scenario: Scenario, size_bytes: int) -> Scenario:
         """A scenario of one network as that of this method at one size alone, its variant among the options."""
