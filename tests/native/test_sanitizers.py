@@ -17,7 +17,7 @@ from tests.native.core_sources import CORE, ROOT, planted, source, sources
 
 # SA_NO_CLONES: the loader chooses among clones before the sanitizers are ready.
 FLAGS = ["-std=gnu11", "-O1", "-g", "-DSA_NO_CLONES", "-fsanitize=address,undefined,float-cast-overflow"]
-SEEDS = 12
+SEEDS = 6
 WORLDS = 80
 
 
@@ -79,21 +79,22 @@ def run_over(library: Path | None, asan: str, *command: str) -> subprocess.Compl
     )
 
 
-def conformance(library: Path, asan: str) -> subprocess.CompletedProcess[str]:
-    tests = [
-        *(ROOT / f"tests/conformance/test_{piece}.py" for piece in ("vectors", "random_traffic", "endpoint_lockstep")),
-        *(
-            ROOT / f"tests/{piece}.py"
-            for piece in (
-                "switchagg/native/test_native_endpoint",
-                "transport/switch/test_native_queue",
-                "transport/switch/test_native_impair",
-                "transport/collectives/test_native_execution",
-                "switchagg/native/test_plane",
-            )
-        ),
-        ROOT / "tests/transport/rdma/test_peer.py",
-    ]
+VECTORS = ROOT / "tests/conformance/test_vectors.py"
+TRAFFIC = ROOT / "tests/conformance/test_random_traffic.py"
+CONFORMANCE = (
+    VECTORS,
+    TRAFFIC,
+    ROOT / "tests/conformance/test_endpoint_lockstep.py",
+    ROOT / "tests/switchagg/native/test_native_endpoint.py",
+    ROOT / "tests/switchagg/native/test_plane.py",
+    ROOT / "tests/transport/switch/test_native_queue.py",
+    ROOT / "tests/transport/switch/test_native_impair.py",
+    ROOT / "tests/transport/collectives/test_native_execution.py",
+    ROOT / "tests/transport/rdma/test_peer.py",
+)
+
+
+def conformance(library: Path, asan: str, *tests: Path) -> subprocess.CompletedProcess[str]:
     options = [
         "-q",
         "-x",
@@ -108,23 +109,28 @@ def conformance(library: Path, asan: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_conformance_under_sanitizers(library: Path, asan: str) -> None:
-    done = conformance(library, asan)
+    done = conformance(library, asan, *CONFORMANCE)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert " passed" in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "words"),
+    ("right", "wrong", "words", "test"),
     [
-        ("write_values(sums, values, count);", "write_values(sums, values, count + 64);", "heap-buffer-overflow"),
-        ("memcpy(&value, from, sizeof value);", "value = *(const uint32_t *)from;", "misaligned address"),
+        (
+            "write_values(sums, values, count);",
+            "write_values(sums, values, count + 64);",
+            "heap-buffer-overflow",
+            VECTORS,
+        ),
+        ("memcpy(&value, from, sizeof value);", "value = *(const uint32_t *)from;", "misaligned address", TRAFFIC),
     ],
 )
 def test_sanitizers_find_a_planted_bug(
-    right: str, wrong: str, words: str, pieces: dict[str, Path], asan: str, tmp_path: Path
+    right: str, wrong: str, words: str, test: Path, pieces: dict[str, Path], asan: str, tmp_path: Path
 ) -> None:
     wrong_plane = compile_piece(source("plane.c", planted(tmp_path, "plane.c", right, wrong)), tmp_path)
-    done = conformance(linked((pieces | {"plane": wrong_plane}).values(), tmp_path), asan)
+    done = conformance(linked((pieces | {"plane": wrong_plane}).values(), tmp_path), asan, test)
     assert done.returncode != 0
     assert words in done.stdout + done.stderr
 

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from quick_compiler import programs, quick_compiler
 
 from switchagg.native import headers, packet_terms
 from switchagg.native.headers import ROOT
@@ -80,23 +81,15 @@ def in_package(folder: Path, program: str) -> str:
     return done.stdout.strip()
 
 
-def programs(folder: Path, **scripts: str) -> str:
-    """A folder of shell scripts, to be a PATH."""
-    folder.mkdir()
-    for name, script in scripts.items():
-        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-        (folder / name).chmod(0o755)
-    return str(folder)
+@pytest.fixture
+def quick(tmp_path: Path) -> dict[str, str]:
+    return quick_compiler(tmp_path / "quick")
 
 
 @pytest.fixture
-def quick(tmp_path: Path) -> dict[str, str]:
-    """An environment whose compiler optimises nothing, and that has none for BPF: these take most of a build's time."""
-    found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    if found is None:
-        pytest.skip("needs a C compiler")
-    script = f'PATH="{os.environ["PATH"]}" exec {found} "$@" -O0 -DSA_NO_CLONES'
-    return {"PATH": programs(tmp_path / "quick", cc=script), "CC": "cc"}
+def quickest(tmp_path: Path) -> dict[str, str]:
+    """For a library that is asked for its ABI, and nothing else."""
+    return quick_compiler(tmp_path / "quickest", but="abi.c")
 
 
 def test_a_wheel_carries_the_library_and_serves_every_python(
@@ -207,12 +200,12 @@ def test_without_a_compiler_the_package_is_installed_and_runs_on_python(checkout
 
 
 def test_where_no_compiler_is_on_the_path_that_of_ziglang_is_taken(
-    checkout: Path, tmp_path: Path, quick: dict[str, str]
+    checkout: Path, tmp_path: Path, quickest: dict[str, str]
 ) -> None:
     module = tmp_path / "ziglang" / "__main__.py"
     module.parent.mkdir()
     module.write_text(
-        f"import os, sys\nassert sys.argv[1] == 'cc'\nos.execv({quick['PATH'] + '/cc'!r}, ['cc', *sys.argv[2:]])\n"
+        f"import os, sys\nassert sys.argv[1] == 'cc'\nos.execv({quickest['PATH'] + '/cc'!r}, ['cc', *sys.argv[2:]])\n"
     )
     empty = programs(tmp_path / "empty")
     said = build(checkout, "build_ext", "--inplace", PATH=empty, PYTHONPATH=str(tmp_path))
@@ -232,7 +225,7 @@ def test_a_failing_compiler_leaves_the_earlier_library(checkout: Path, tmp_path:
 
 
 def test_a_library_in_use_is_replaced_atomically_and_one_of_other_sources_is_reported(
-    checkout: Path, quick: dict[str, str]
+    checkout: Path, quickest: dict[str, str]
 ) -> None:
     header = checkout / "switchagg/native/abi.h"
     text = header.read_text()
@@ -241,7 +234,7 @@ def test_a_library_in_use_is_replaced_atomically_and_one_of_other_sources_is_rep
     place = checkout / LIBRARY
     place.write_bytes(b"the old one")
     with place.open("rb") as in_use:
-        said = build(checkout, "build_ext", "--inplace", **quick)
+        said = build(checkout, "build_ext", "--inplace", **quickest)
         assert f"built {LIBRARY}" in said
         assert in_use.read() == b"the old one"
         assert os.fstat(in_use.fileno()).st_ino != place.stat().st_ino

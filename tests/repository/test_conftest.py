@@ -50,27 +50,16 @@ def test_a_test_with_a_seed_runs_once_for_each(tmp_path: Path) -> None:
     assert "3 passed" in output
 
 
-def test_the_environment_gives_the_number_of_seeds(tmp_path: Path) -> None:
-    assert "2 passed" in run(tmp_path, SEEDED, SWITCHAGG_SEEDS="2")[1]
-
-
-def test_one_seed_is_replayed_alone(tmp_path: Path) -> None:
-    status, output = run(tmp_path, SEEDED, "-s", "--seed", "12345")
-    assert status == 0
-    assert "seed=12345." in output
-    assert "1 passed" in output
-
-
-def test_a_test_that_names_its_seeds_keeps_them(tmp_path: Path) -> None:
+def test_one_seed_is_replayed_alone_but_for_tests_that_name_theirs(tmp_path: Path) -> None:
     mark = "import pytest\n@pytest.mark.parametrize('size, seed', [(1, 7), (2, 8)])\n"
-    body = mark + SEEDED.replace("(seed)", "(size, seed)")
-    status, output = run(tmp_path, body, "-s", "--seed", "5")
+    body = SEEDED + mark + SEEDED.replace("test_it(seed)", "test_own(size, seed)")
+    status, output = run(tmp_path, body, "-s", "--seed", "12345")
     assert status == 0
-    assert "seed=7." in output
-    assert "seed=5." not in output
+    assert all(f"seed={seed}." in output for seed in (12345, 7, 8))
+    assert "3 passed" in output
 
 
-def test_skips_are_listed_once_per_reason(tmp_path: Path) -> None:
+def test_the_environment_gives_the_number_of_seeds_and_skips_are_listed_once_per_reason(tmp_path: Path) -> None:
     body = (
         "import pytest\n"
         "@pytest.mark.parametrize('n', range(3))\n"
@@ -78,8 +67,9 @@ def test_skips_are_listed_once_per_reason(tmp_path: Path) -> None:
         "@pytest.mark.skipif(True, reason='needs a NIC')\n"
         "def test_other(): pass\n"
     )
-    status, output = run(tmp_path, body)
+    status, output = run(tmp_path, body + SEEDED, SWITCHAGG_SEEDS="2")
     assert status == 0
+    assert "2 passed, 4 skipped" in output
     assert "    3 x needs bmv2\n    1 x needs a NIC\n" in output
 
 
@@ -120,15 +110,12 @@ def test_a_parallel_run_keeps_a_files_tests_and_the_system_tests_together(tmp_pa
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("arguments", [(), PARALLEL])
-def test_a_link_left_behind_fails_the_run(
-    tmp_path: Path, requires_root_namespaces: None, arguments: tuple[str, ...]
-) -> None:
+def test_a_link_left_behind_fails_the_run(tmp_path: Path, requires_root_namespaces: None) -> None:
     body = (
         "import pytest, subprocess\n@pytest.mark.system\n"
         "def test_it(): subprocess.run(['ip', 'link', 'add', 'forgotten', 'type', 'bridge'], check=True)\n"
     )
-    status, output = run(tmp_path, body, *arguments, within=("unshare", "--net"), **SOON)
+    status, output = run(tmp_path, body, *PARALLEL, within=("unshare", "--net"), **SOON)
     assert status == 1
     assert "link forgotten\n" in output
     assert "1 passed" in output

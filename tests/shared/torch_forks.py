@@ -1,8 +1,9 @@
-"""Python processes that have PyTorch loaded when they begin: loading it takes four seconds of processor time, of which
-the tests of ranks would spend most of theirs.
+"""Python processes that have PyTorch, scikit-learn and our modules loaded when they begin: loading them takes six
+seconds of processor time, of which the tests of ranks would spend most of theirs.
 
-One process loads it, and forks itself whenever one is wanted. From there on a process is as any other: arguments,
-environment, files, a `__main__` of its own, an end of its own; our modules it imports itself.
+One process loads them, and forks itself whenever one is wanted. From there on a process is as any other: arguments,
+environment, files, a `__main__` of its own, an end of its own. No module of ours reads the environment when it is
+imported.
 """
 
 import array
@@ -10,8 +11,10 @@ import contextlib
 import ctypes
 import functools
 import gc
+import importlib
 import json
 import os
+import pkgutil
 import runpy
 import socket
 import subprocess
@@ -28,11 +31,20 @@ ONE_AT_A_TIME = threading.Lock()
 
 def serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Forks for each order that comes; returns in the new processes, with their order and files."""
+    import sklearn.datasets  # noqa: F401  # of the workload digits
     import torch._dynamo  # what optimisers import
     import torch.distributed.fsdp
     import torch.distributed.tensor.parallel
     import torch.nn.parallel  # noqa: F401
 
+    import emulation.cli.main
+    import emulation.testbed.trainers
+    import transport
+
+    for package in (transport, emulation.testbed.trainers):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if "testing" not in module.name and not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
     assert len(os.listdir("/proc/self/task")) == 1, "threads don't survive a fork"
     gc.freeze()  # collecting garbage would copy all the pages that are shared
     while True:

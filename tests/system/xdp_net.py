@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from torch_forks import Forked
+
 from emulation.testbed import netns
 from emulation.testbed.mininet.services import switchagg_command
 
@@ -43,19 +45,20 @@ class Namespace:
         return done.stdout
 
     def spawn(self, words: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            self.command(words), cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
-        )
+        options = {"cwd": ROOT, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+        process: subprocess.Popen[str]
+        if words[0] == sys.executable and words[1] != "-S":  # without site it starts at once by itself
+            process = Forked([word for word in words if word != "-P"], inside=self.holder.pid, **options)
+        else:
+            process = subprocess.Popen(self.command(words), **options)
         self.processes.append(process)
         return process
 
     def python(self, code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            self.command([sys.executable, "-c", code, *arguments]),
-            cwd=ROOT,
-            text=True,
-            capture_output=True,
-        )
+        words = [sys.executable, "-c", code, *arguments]
+        process = self.spawn(words)
+        out, errors = process.communicate()
+        return subprocess.CompletedProcess(words, process.returncode, out, errors)
 
     def close(self) -> None:
         for process in self.processes:
@@ -140,10 +143,10 @@ class Star:
 
     def status(self) -> dict[str, Any]:
         """The daemon's status."""
-        command = self.switch.command(switchagg_command("status", CONTROL, "--json"))
-        done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
-        assert done.returncode == 0, done.stderr
-        return dict(json.loads(done.stdout))
+        process = self.switch.spawn(switchagg_command("status", CONTROL, "--json"))
+        out, errors = process.communicate()
+        assert process.returncode == 0, errors
+        return dict(json.loads(out))
 
     def attached(self) -> dict[str, list[str]]:
         """Programs attached to each port of the switch, by name, as the kernel lists them."""
