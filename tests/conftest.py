@@ -109,6 +109,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 # ---- parallel runs (pytest -n 2)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: tests in real time mostly wait."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 def group_of(file: str) -> str:
     """Tests of a file stay together, and all files whose tests make links: they look at the machine's."""
     text = Path(file).read_text(encoding="utf-8") if file.endswith(".py") else ""

@@ -19,7 +19,7 @@ from tests.native.core_sources import CODECS, CORE, ROOT, planted, source
 
 SOURCES = {
     "fuzz_plane": ["plane.c"],
-    "fuzz_endpoint": ["plane.c", "endpoint.c", "window.c", "call.c", "small_call.c", *CODECS],
+    "fuzz_endpoint": ["plane.c", "endpoint.c", "partial_sums.c", "window.c", "call.c", "small_call.c", *CODECS],
     "fuzz_qp": [
         "qp.c",
         "qp_request.c",

@@ -167,6 +167,7 @@ def execute(arguments: list[str], folder: str) -> None:
     first, *rest = arguments
     if first == "-m":
         sys.argv, sys.path[0] = rest, folder
+        sys.modules.pop(rest[0], None)
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
         return
     if first == "-c":

@@ -16,6 +16,7 @@ from queue import Empty, Queue
 from threading import Thread
 
 import pytest
+from torch_forks import Forked
 
 RANK = Path(__file__).with_name("training_rank.py")
 DAEMON = (
@@ -33,7 +34,7 @@ class Process:
     """A child whose lines can be waited for; ended by its id."""
 
     def __init__(self, *arguments: str) -> None:
-        self.process = subprocess.Popen(
+        self.process: subprocess.Popen[str] = Forked(
             [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self.lines: Queue[str] = Queue()

@@ -74,8 +74,11 @@ def log_until(process: "subprocess.Popen[str]", words: str) -> str:
     raise AssertionError(f"the log ended without {words!r}")
 
 
-@pytest.mark.parametrize("gro", [True, False], ids=["gro", "no-gro"])
-@pytest.mark.parametrize(("mtu", "elements"), [(1500, 360), (9000, 2200)], ids=["mtu1500", "jumbo"])
+@pytest.mark.parametrize(
+    ("mtu", "elements", "gro"),
+    [(1500, 360, True), (1500, 360, False), (9000, 2200, True)],
+    ids=["mtu1500-gro", "mtu1500-no-gro", "jumbo-gro"],
+)
 def test_sums_on_a_bridge(mtu: int, elements: int, gro: bool) -> None:
     """P5: results also pass the receivers' checksums, whichever form they were sent in."""
     with star(4, mtu=mtu, gro=gro) as net:
@@ -268,9 +271,10 @@ def send_and_wait(switch: XdpSwitch, sending: list[socket.socket], packet: Packe
         assert time.monotonic() < end
 
 
-@pytest.mark.parametrize("gro", [True, False], ids=["gro", "no-gro"])
-@pytest.mark.parametrize("offload", ["on", "off"])
-@pytest.mark.parametrize(("mtu", "elements"), [(1500, 360), (9000, 2200)], ids=["mtu1500", "jumbo"])
+@pytest.mark.parametrize(
+    ("mtu", "elements", "offload", "gro"),
+    [(1500, 360, "on", True), (1500, 360, "off", False), (9000, 2200, "on", False), (9000, 2200, "off", True)],
+)  # each pair of settings
 def test_results_of_routes(mtu: int, elements: int, offload: str, gro: bool) -> None:
     """S6: in two sizes, whoever's packet completes the chunk, header-only or not; lengths and checksums are right
     (P5)."""

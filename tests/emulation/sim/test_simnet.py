@@ -210,8 +210,9 @@ def test_impossible_links_are_refused(values: dict[str, Any]) -> None:
         LinkConfig(**{"rate_bps": 1000, **values})
 
 
-def star(workers: int, rate_bps: int, **values: Any) -> SimulationConfig:
-    return SimulationConfig(workers=workers, link=LinkConfig(rate_bps, delay_ns=values.pop("delay_ns", 0)), **values)
+def star(workers: int, rate_bps: int, delay_ns: int = 0, **values: Any) -> SimulationConfig:
+    """In C where that is built, whose events are Python's (test_compiled_engine.py, test_compiled_members.py)."""
+    return SimulationConfig(workers=workers, link=LinkConfig(rate_bps, delay_ns=delay_ns), engine="auto", **values)
 
 
 @pytest.mark.parametrize("rate_bps", [10_000_000, 200_000_000, 10_000_000_000, 400_000_000_000])
@@ -396,6 +397,7 @@ def loss_window_table() -> str:
                     window_slots=window_kib * 1024 // 1440,
                     streams=1,
                     reliable=ReliableConfig(window_bytes=window_kib * 1024),
+                    engine="auto",
                 )
                 timing = time_allreduce(config, method, MEGABYTE)
                 assert timing.wrong_elements == 0

@@ -65,7 +65,7 @@ window_slots = 128
 """
 TRAINER = "emulation.testbed.trainers.trainer"
 LIMIT_S = 300.0  # for machines that do much else
-HELD_S = 5.0
+HELD_S = 2.0
 
 
 def configuration(rank: int, method: str = "gloo", iterations: int = ITERATIONS, **changes: Any) -> dict[str, Any]:

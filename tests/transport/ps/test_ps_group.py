@@ -1,6 +1,8 @@
 """Parameter servers in real time: over TCP and ZeroMQ, separate and co-located; deaths, disagreements, the command."""
 
+import contextlib
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -322,6 +324,18 @@ def start_server(job: Job, *more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def listens(process: subprocess.Popen[str], address: tuple[str, int]) -> None:
+    """Waits until the server has bound its port, or has ended."""
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("switchagg server waiting"), process.communicate()
+    deadline = time.monotonic() + JOIN_S
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(ConnectionRefusedError), socket.create_connection(address, JOIN_S):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"no server listens at {address}")
+
+
 def test_the_server_command_ends_when_its_job_is_done() -> None:
     job = Job(2, 1)
     with start_server(job) as process:
@@ -343,7 +357,7 @@ def test_only_workers_with_keys_can_connect(tmp_path: Path) -> None:
     make_keys(tmp_path / "ours")
     make_keys(tmp_path / "others")
     job = Job(1, 1, "zeromq")
-    with start_server(job, "--keys", str(tmp_path / "ours"), "--timeout", "20") as process:
+    with start_server(job, "--keys", str(tmp_path / "ours"), "--timeout", str(JOIN_S)) as process:
         with pytest.raises(JobError):
             open_ps_group(
                 "zeromq",
@@ -364,7 +378,8 @@ def test_a_server_s_token_is_in_a_file_and_a_worker_without_it_keeps_nobody_wait
     secret.write_text("a secret of this job\n")
     secret.chmod(0o600)
     job = Job(1, 1)
-    with start_server(job, "--token-file", str(secret), "--timeout", "20") as process:
+    with start_server(job, "--token-file", str(secret), "--timeout", str(JOIN_S)) as process:
+        listens(process, job.servers[0])
         with pytest.raises(JobError, match="that they have this job's token"):
             open_ps_group("tcp", 0, job.workers, job.servers, options=PsOptions(10.0, token="a secret of that job"))
         with open_ps_group(
