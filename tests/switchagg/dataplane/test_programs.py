@@ -344,13 +344,13 @@ class Disorder:
         """One pass through ingress, and egress after it."""
         pipeline = self.pipeline
         pipeline.runs = pipeline.caused = 0
-        pipeline.sent = sent = list[tuple[int, bytes]]()
+        pipeline.outputs = outputs = list[tuple[int, bytes]]()
         pipeline.run(pipeline.ingress, burst.packet, burst.state, burst.path, burst.port)
         while pipeline.bursts:
             pipeline.leave(pipeline.bursts.popleft())
-        for port, made in sent:
+        for port, data in outputs:
             self.results += 1
-            self.check(port, int.from_bytes(made[58:62], "big"), np.frombuffer(made[62:], ">i4"))
+            self.check(port, int.from_bytes(data[58:62], "big"), np.frombuffer(data[62:], ">i4"))
 
     def check(self, port: int, number: int, values: Values) -> None:
         assert np.array_equal(values, self.values[number].sum(axis=0).astype(np.int32)), f"chunk {number}"
