@@ -8,7 +8,7 @@ from emulation.scenario.bounds import algbw_bound, needs
 from emulation.scenario.scenario import Scenario
 from emulation.sim.flow.formula import MessageCost, call_ns
 from switchagg.priority import CLASSES
-from transport.collectives.execution import SEGMENT_BYTES
+from transport.collectives.programs import SEGMENT_BYTES
 from transport.group.method_name import MethodName, parse
 from transport.schedule.schedule_model import Network, Prediction, predict
 from transport.schedule.scheduler import Policy, Profile

@@ -1,4 +1,4 @@
-"""What a plan's execution does, readable: `transport.collectives.native_execution` in C must give the same bits."""
+"""What a plan's execution does, readable: `transport.collectives.execution` in C must give the same bits."""
 
 from typing import Any
 
@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.native.headers import SA_NODE_COMBINE, SA_NODE_LOCAL, SA_NODE_OVERWRITE, SA_NODE_SEND
-from transport.collectives.execution import OPS, Op, Segment, SegmentProgram
+from transport.collectives.execution import OPS, Op, Segment
+from transport.collectives.programs import CompiledProgram
 from transport.meshes.mesh import Buffer
 
 _SEND, _COMBINE, _OVERWRITE, _LOCAL = SA_NODE_SEND, SA_NODE_COMBINE, SA_NODE_OVERWRITE, SA_NODE_LOCAL
@@ -17,29 +18,29 @@ _LEFT = -1
 class Execution:
     """A call of one member. The array must not be touched until `done`; it then holds the result.
 
-    array: 1-D, C-contiguous, writable, plan.elements long, of the itemsize the plan was compiled for.
+    array: 1-D, C-contiguous, writable, as long as the plan's, of the itemsize the plan was compiled for.
     The loop: start, receive or on_sent, then carry all of messages_to_send.
     """
 
     carried = False
 
-    def __init__(self, program: SegmentProgram, array: NDArray[Any], op: Op = "sum") -> None:
-        plan = program.plan
-        assert array.shape == (plan.elements,), f"an array of {array.shape}, a plan for {plan.elements}"
+    def __init__(self, program: CompiledProgram, array: NDArray[Any], op: Op = "sum") -> None:
+        shape = program.native
+        assert array.shape == (shape.elements,), f"an array of {array.shape}, a plan for {shape.elements}"
         assert array.flags.c_contiguous
         assert array.flags.writeable
-        assert array.itemsize == program.itemsize
+        assert array.itemsize == shape.itemsize
         self.done = False
         self.moves = 0  # messages that came or left
-        self._program = program
+        self._program, self._scratch_elements = program.lists, program.scratch
         self._array = array
         self._bytes = array.view(np.uint8).data
-        self._elements = plan.elements
-        self._itemsize = program.itemsize
+        self._elements = shape.elements
+        self._itemsize = shape.itemsize
         self._combine = OPS[op]
-        self._waits = program.waits.copy()
-        self._left = len(program.kinds)  # nodes not complete
-        self._expected = program.expected.copy()
+        self._waits = self._program.waits.copy()
+        self._left = program.nodes  # nodes not complete
+        self._expected = self._program.expected.copy()
         self._arrived: set[int] = set()
         self._placed: set[int] = set()
         self._held: dict[int, Buffer] = {}  # came before it could be applied
@@ -49,9 +50,8 @@ class Execution:
 
     def start(self) -> None:
         """Begin; what needs nothing of others becomes ready. Call it once, before anything else."""
-        plan = self._program.plan
-        if plan.scratch:
-            self._scratch = np.empty(plan.scratch, self._array.dtype)
+        if self._scratch_elements:
+            self._scratch = np.empty(self._scratch_elements, self._array.dtype)
             self._scratch_bytes = self._scratch.view(np.uint8).data
         kinds = self._program.kinds
         for node, waits in enumerate(self._program.waits):

@@ -12,7 +12,7 @@ from functools import lru_cache
 from transport.collectives.collective import LinkCost
 from transport.collectives.collective_table import COLLECTIVES
 from transport.collectives.cost import predict
-from transport.collectives.execution import SEGMENT_BYTES
+from transport.collectives.programs import SEGMENT_BYTES
 
 CANDIDATES = tuple(name for name, collective in COLLECTIVES.items() if collective.in_auto)
 """In order of preference among equals. Trees and naive rings never win; a torus or groups win only where links differ,

@@ -22,8 +22,8 @@ from switchagg.errors import AggregationFailed
 from switchagg.priority import BEST_EFFORT, flow_of
 from transport.collectives.collective import Task
 from transport.collectives.collective_table import COLLECTIVES, NAMES, program
-from transport.collectives.execution import OPS, SEGMENT_BYTES, Op
-from transport.collectives.native_execution import NativeExecution, Runner
+from transport.collectives.execution import OPS, NativeExecution, Op, Runner
+from transport.collectives.programs import SEGMENT_BYTES
 from transport.meshes.mesh import URGENT, Buffer, OutgoingMessage
 
 EARLY_BYTES_MAX = 1 << 30

@@ -8,8 +8,8 @@ from switchagg.description import KINDS, ROOTED, Kind
 from transport.collectives.collective import Collective, Task
 from transport.collectives.collective_plan import CollectivePlan
 from transport.collectives.direct import DIRECT
-from transport.collectives.execution import ProgramCache, SegmentProgram, compile_plan
 from transport.collectives.halving import DISSEMINATION, HALVING_DOUBLING, RECURSIVE_DOUBLING
+from transport.collectives.programs import CompiledProgram, ProgramCache
 from transport.collectives.rings import HIERARCHICAL, MULTI_RING, NAIVE_RING, RING, TORUS
 from transport.collectives.trees import DOUBLE_TREE, TREE
 
@@ -38,7 +38,7 @@ COMMON: dict[Kind, str] = (
 )
 """The collective of each kind for a method without a kind of its own."""
 
-_cache: ProgramCache[SegmentProgram] = ProgramCache()
+_cache: ProgramCache = ProgramCache()
 
 
 def with_kind(kind: Kind) -> tuple[str, ...]:
@@ -65,11 +65,11 @@ def plan(task: Task) -> CollectivePlan:
     return algorithm.plan(task)
 
 
-def program(task: Task, itemsize: int, segment_bytes: int) -> SegmentProgram:
+def program(task: Task, itemsize: int, segment_bytes: int) -> CompiledProgram:
     """The compiled plan, from a cache. Raises as `plan`."""
     key = (task, itemsize, segment_bytes)
     compiled = _cache.get(key)
     if compiled is None:
-        compiled = compile_plan(plan(task), itemsize, segment_bytes)
+        compiled = CompiledProgram(plan(task), itemsize, segment_bytes)
         _cache.put(key, compiled)
     return compiled

@@ -18,7 +18,7 @@ from switchagg.description import Kind
 from transport.collectives.collective import AllreduceLoad, Cost, Costs, LinkCost, LinkPace, Task
 from transport.collectives.collective_plan import Send
 from transport.collectives.collective_table import COLLECTIVES, plan
-from transport.collectives.execution import SEGMENT_BYTES
+from transport.collectives.programs import SEGMENT_BYTES
 
 _ELEMENTS = math.lcm(*range(1, 65)) << 6
 """Length of an array that every plan for up to 64 workers cuts into whole parts."""

@@ -1,33 +1,30 @@
-"""Compiles a plan to a dataflow, which `NativeExecution` runs: what has come and may be applied is applied, what is
-final is sent.
+"""NativeExecution: runs one plan in C, where what has come and may be applied is applied, and what is final is sent.
 
-A plan is compiled once per shape: ranges are cut into segments, and each segment of an operation gets the earlier ones
-it must wait for (a value is read after it was written, written after it was read and its message is out, and written in
-the plan's order). So results never depend on timing. This module is pure.
+A mesh in C takes its `handle` and goes on without Python: see `Runner`. tests/oracles/execution.py is the same,
+readable.
 """
 
-from collections import OrderedDict
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+import ctypes
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from switchagg.native.headers import SA_NODE_COMBINE, SA_NODE_LOCAL, SA_NODE_OVERWRITE, SA_NODE_SEND
-from transport.collectives.collective_plan import CollectivePlan, LocalCombine, Receive, Send
-from transport.collectives.programs import native_program
-from transport.meshes.mesh import Buffer
+from switchagg.native import headers
+from switchagg.native.library import load
+from switchagg.native.native_codec import DTYPES
+from transport.collectives.programs import NOBODY, CompiledProgram
+from transport.meshes.mesh import Buffer, address_of
 
 Op = Literal["sum", "max"]
 OPS: dict[str, np.ufunc] = {"sum": np.add, "max": np.maximum}
 
-SEGMENT_BYTES = 45 * 1448 - 48
-"""Most data of one message: with its head it fills 45 TCP segments of MTU 1500. It is a multiple of 8."""
+COMBINE_ELSEWHERE = headers.callback("sa_combine_elsewhere")
+COMBINED = {"sum": (headers.SA_COMBINE_SUM, DTYPES[:4]), "max": (headers.SA_COMBINE_MAX, DTYPES[2:4])}
+"""The ops that C combines: op -> its number, dtypes. NumPy keeps the maximum of floats: the sign of its zeros depends
+on the length of the array."""
 
-CACHED_NODES = 400_000
-"""Segments of compiled plans that are kept, about 300 bytes each."""
-
-_SEND, _COMBINE, _OVERWRITE, _LOCAL = SA_NODE_SEND, SA_NODE_COMBINE, SA_NODE_OVERWRITE, SA_NODE_LOCAL
+_Label = headers.struct("sa_label")
 
 
 class Segment(NamedTuple):
@@ -40,164 +37,156 @@ class Segment(NamedTuple):
     node: int
 
 
-@dataclass(frozen=True)
-class SegmentProgram:
-    """A compiled plan: lists with an entry per node, a node being one segment of one operation."""
+@runtime_checkable
+class Runner(Protocol):
+    """The mesh side that carries messages and runs executions with them, in one thread."""
 
-    plan: CollectivePlan
-    itemsize: int
-    segment_bytes: int
-    kinds: list[int]
-    lows: list[int]  # in elements
-    highs: list[int]
-    sources: list[int]  # of _LOCAL, else 0
-    labels: list[tuple[int, int, int]]  # of _SEND (to, step, segment), else (-1, 0, 0)
-    waits: list[int]  # nodes that must be complete before
-    after: list[tuple[int, ...]]  # nodes that wait for this one
-    arrivals: dict[tuple[int, int, int], int]  # (sender, step, segment) -> node
-    expected: dict[int, int]  # sender -> messages
+    def run(self, execution: "NativeExecution", head: bytes, ticket: int) -> None:
+        """Take over an execution that has not started: `head` and step and segment (u32) are the heads of its messages,
+        `ticket` comes back as Sent when it is done. Referenced until then, and `carried`. Raises MemoryError."""
 
-    @property
-    def nodes(self) -> int:
-        """How many there are."""
-        return len(self.kinds)
+    def stop(self) -> None:
+        """Stop all executions: nothing more is received into their arrays; the tickets don't come back."""
 
-    @cached_property
-    def combines(self) -> bool:
-        """Whether it adds anything."""
-        return _COMBINE in self.kinds or _LOCAL in self.kinds
 
-    @cached_property
-    def native(self) -> Any:
-        """The same for C."""
-        nodes = {"kinds": self.kinds, "lows": self.lows, "highs": self.highs, "sources": self.sources}
-        return native_program(
-            {**nodes, "waits": self.waits},
-            self.labels,
-            self.after,
-            self.arrivals,
-            members=self.plan.members,
-            elements=self.plan.elements,
-            itemsize=self.itemsize,
+def combines_in_c(array: NDArray[Any], op: Op) -> bool:
+    """Whether C can: it combines few types, and only aligned ones of this machine's byte order."""
+    return array.flags.aligned and array.dtype.isnative and array.dtype in COMBINED[op][1]
+
+
+def combine_at(op: Op, array: NDArray[Any], target: int, operand: int, count: int) -> None:
+    """Combine, in place, so many values at these addresses, which C can't. array: of their type and class."""
+    if count:
+        kind = ctypes.c_uint8 * (count * array.itemsize)
+        memory = (memoryview(kind.from_address(address)) for address in (target, operand))
+        into, values = (np.frombuffer(buffer, array.dtype).view(type(array)) for buffer in memory)
+        with np.errstate(all="ignore"):  # as C
+            OPS[op](into, values, out=into)
+
+
+class NativeExecution:
+    """A call of one member. The array must not be touched until `done`; it then holds the result.
+
+    array: 1-D, C-contiguous, writable, as long as the plan's, of the itemsize the plan was compiled for.
+    The loop: start, receive or on_sent, then carry all of messages_to_send. carried: a mesh does. Raises MemoryError.
+    """
+
+    carried = False
+    _handle: int | None = None  # what __del__ finds if __init__ has failed
+
+    def __init__(self, program: CompiledProgram, array: NDArray[Any], op: Op = "sum") -> None:
+        assert array.shape == (program.native.elements,)
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+        assert array.itemsize == program.native.itemsize
+        self._library = load()
+        self._program = program
+        self._array = array
+        self._scratch = np.empty(program.scratch, array.dtype)
+        dtype, combine, self._elsewhere = 0, headers.SA_COMBINE_ELSEWHERE, COMBINE_ELSEWHERE()
+        if combines_in_c(array, op):
+            dtype, combine = DTYPES.index(array.dtype), COMBINED[op][0]
+        elif program.combines:
+            OPS[op](self._scratch[:0], self._scratch[:0], out=self._scratch[:0])  # raises where NumPy can't either
+            self._elsewhere = COMBINE_ELSEWHERE(lambda _, *where: combine_at(op, array, *where))
+        self._handle = self._library.sa_execution_new(
+            program.address,
+            array.ctypes.data,
+            self._scratch.ctypes.data,
+            dtype,
+            combine,
+            self._elsewhere,
         )
+        if self._handle is None:
+            raise MemoryError("no memory for a call")
 
-
-def compile_plan(plan: CollectivePlan, itemsize: int, segment_bytes: int = SEGMENT_BYTES) -> SegmentProgram:
-    """Cut a plan's ranges into segments of at most segment_bytes (at least an element) and find what waits for what."""
-    return _Compiler(plan, itemsize, segment_bytes).program
-
-
-class _Compiler:
-    """Memory is cut at all ends of segments into pieces; each knows its last writer and the readers since."""
-
-    def __init__(self, plan: CollectivePlan, itemsize: int, segment_bytes: int) -> None:
-        self._per_segment = max(1, segment_bytes // itemsize)
-        self.program = SegmentProgram(plan, itemsize, segment_bytes, [], [], [], [], [], [], [], {}, {})
-        cut = [
-            (operation, number, low, high)
-            for operation in plan.operations
-            for number, (low, high) in enumerate(self._cut(operation.low, operation.high))
-        ]
-        ends = {end for _, _, low, high in cut for end in (low, high)}
-        for operation, _, low, high in cut:
-            if isinstance(operation, LocalCombine):
-                shift = operation.source - operation.low
-                ends.update((low + shift, high + shift))
-        ordered = sorted(ends)
-        self._piece = {end: index for index, end in enumerate(ordered)}
-        # The second half is for empty ranges: each place has a piece of its own for them.
-        self._writer = [-1] * (2 * len(ordered))
-        self._readers: list[list[int]] = [[] for _ in range(2 * len(ordered))]
-        self._after: list[list[int]] = []
-        for operation, number, low, high in cut:
-            self._add(operation, number, low, high)
-        self.program.after.extend(map(tuple, self._after))
-
-    def _cut(self, low: int, high: int) -> list[tuple[int, int]]:
-        if low == high:
-            return [(low, high)]
-        return [(first, min(first + self._per_segment, high)) for first in range(low, high, self._per_segment)]
-
-    def _pieces(self, low: int, high: int) -> range:
-        if low == high:
-            place = len(self._piece) + self._piece[low]
-            return range(place, place + 1)
-        return range(self._piece[low], self._piece[high])
-
-    def _add(self, operation: Send | Receive | LocalCombine, number: int, low: int, high: int) -> None:
-        program, node = self.program, len(self._after)
-        self._after.append([])
-        waits: set[int] = set()
-        label, source = (-1, 0, 0), 0
-        if isinstance(operation, Send):
-            kind = _SEND
-            label = (operation.to, operation.step, number)
-            self._read(node, low, high, waits)
-        elif isinstance(operation, Receive):
-            kind = _COMBINE if operation.combine else _OVERWRITE
-            arrival = (operation.sender, operation.step, number)
-            assert arrival not in program.arrivals, f"step {operation.step} of {operation.sender} is listed twice"
-            program.arrivals[arrival] = node
-            program.expected[operation.sender] = program.expected.get(operation.sender, 0) + 1
-            self._write(node, low, high, waits)
-        else:
-            kind = _LOCAL
-            source = operation.source + low - operation.low
-            self._read(node, source, source + high - low, waits)
-            self._write(node, low, high, waits)
-        waits.discard(node)  # an empty Local reads and writes the same place
-        for earlier in waits:
-            self._after[earlier].append(node)
-        program.kinds.append(kind)
-        program.lows.append(low)
-        program.highs.append(high)
-        program.sources.append(source)
-        program.labels.append(label)
-        program.waits.append(len(waits))
-
-    def _read(self, node: int, low: int, high: int, waits: set[int]) -> None:
-        for piece in self._pieces(low, high):
-            if self._writer[piece] >= 0:
-                waits.add(self._writer[piece])
-            self._readers[piece].append(node)
-
-    def _write(self, node: int, low: int, high: int, waits: set[int]) -> None:
-        for piece in self._pieces(low, high):
-            if readers := self._readers[piece]:  # which wait for the last writer themselves
-                waits.update(readers)
-                self._readers[piece] = []
-            elif self._writer[piece] >= 0:
-                waits.add(self._writer[piece])
-            self._writer[piece] = node
-
-
-class Compiled(Protocol):
-    """A program of so many nodes."""
+    def __del__(self) -> None:
+        if self._handle is not None:
+            self._library.sa_execution_free(self._handle)
 
     @property
-    def nodes(self) -> int: ...
+    def handle(self) -> int:
+        """Address of the `struct sa_execution`; lives as long as this object."""
+        assert self._handle is not None
+        return self._handle
 
+    @property
+    def done(self) -> bool:
+        """Whether the array holds the result."""
+        return not self._library.sa_execution_left(self._handle)
 
-AnyProgram = TypeVar("AnyProgram", bound=Compiled)
+    @property
+    def moves(self) -> int:
+        """Messages that came or left."""
+        moves: int = self._library.sa_execution_moves(self._handle)
+        return moves
 
+    def start(self) -> None:
+        """Begin; what needs nothing of others becomes ready. Call it once, before anything else."""
+        self._library.sa_execution_start(self._handle)
 
-class ProgramCache(Generic[AnyProgram]):
-    """The most recently used programs, by any key; together at most nodes_max nodes, and always the last one."""
+    def expects(self, sender: int) -> bool:
+        """Whether a message of that member is still to come."""
+        return bool(self._library.sa_execution_expects(self._handle, sender))
 
-    def __init__(self, nodes_max: int = CACHED_NODES) -> None:
-        self.nodes = 0
-        self._nodes_max = nodes_max
-        self._programs: OrderedDict[Any, AnyProgram] = OrderedDict()
+    def missing(self) -> list[int]:
+        """Members of whom messages are still to come."""
+        return [sender for sender in self._program.lists.expected if self.expects(sender)]
 
-    def get(self, key: Any) -> AnyProgram | None:
-        program = self._programs.get(key)
-        if program is not None:
-            self._programs.move_to_end(key)
-        return program
+    def sends_left_to(self, member: int) -> bool:
+        """Whether a message to that member has not been handed out."""
+        return bool(self._library.sa_execution_sends_left_to(self._handle, member))
 
-    def put(self, key: Any, program: AnyProgram) -> None:
-        self._programs[key] = program
-        self.nodes += program.nodes
-        while self.nodes > self._nodes_max and len(self._programs) > 1:
-            _, oldest = self._programs.popitem(last=False)
-            self.nodes -= oldest.nodes
+    def leaving_to(self) -> list[int]:
+        """Members to whom messages have been handed out that have not left."""
+        receivers = sorted({to for to, _, _ in self._program.lists.labels if to != NOBODY})
+        return [to for to in receivers if self._library.sa_execution_leaving_to(self._handle, to)]
+
+    def place(self, sender: int, step: int, segment: int, size_bytes: int) -> memoryview | None:
+        """Memory of the array for a message that has begun to arrive, if it overwrites and may do so now; or None."""
+        if not size_bytes:
+            return None
+        label = ctypes.byref(_Label(sender, step, segment))
+        if not self._library.sa_execution_place(self._handle, label, size_bytes):
+            return None
+        return self._memory(self._program.lists.arrivals[sender, step, segment])
+
+    def receive(self, sender: int, step: int, segment: int, data: Buffer) -> None:
+        """Take a message, in any order, each once; `data` may change from then on.
+
+        ValueError, saying what is wrong, for one that this call doesn't expect.
+        """
+        label = ctypes.byref(_Label(sender, step, segment))
+        address = address_of(data) if len(data) else None
+        result = self._library.sa_execution_receive(self._handle, label, address, len(data))
+        if not result:
+            return
+        if result < 0:
+            raise MemoryError("no memory for a message that came early")
+        words = "is not expected"
+        if result == headers.SA_UNFIT_TWICE:
+            words = "came twice"
+        elif result == headers.SA_UNFIT_SIZE:
+            wanted = self._memory(self._program.lists.arrivals[sender, step, segment])
+            words = f"has {len(data)} bytes, not {len(wanted)}"
+        raise ValueError(f"step {step}, segment {segment} {words}")
+
+    def on_sent(self, node: int) -> None:
+        """The memory of a message may be used again."""
+        self._library.sa_execution_sent(self._handle, node)
+
+    def messages_to_send(self) -> list[Segment]:
+        """Messages that may be sent, each handed out once, none of a call that is carried. `data` is the array's own
+        memory until `on_sent`."""
+        messages = []
+        node: int
+        while (node := self._library.sa_execution_next(self._handle)) >= 0:
+            to, step, segment = self._program.lists.labels[node]
+            messages.append(Segment(to, step, segment, self._memory(node), node))
+        return messages
+
+    def _memory(self, node: int) -> memoryview:
+        lists, elements = self._program.lists, len(self._array)
+        low, high = lists.lows[node], lists.highs[node]
+        values = self._array[low:high] if high <= elements else self._scratch[low - elements : high - elements]
+        return values.view(np.uint8).data

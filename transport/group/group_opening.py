@@ -21,8 +21,8 @@ from switchagg.native.library import require
 from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveCall, CollectiveParty
 from transport.collectives.collective_table import COLLECTIVES, fitting
-from transport.collectives.execution import SEGMENT_BYTES
-from transport.collectives.native_execution import Runner
+from transport.collectives.execution import Runner
+from transport.collectives.programs import SEGMENT_BYTES
 from transport.contracts.group_contract import Array, Group
 from transport.group.host_group import HostGroup, Submit
 from transport.group.method_name import METHODS, host_methods, parse

@@ -63,7 +63,7 @@ def _why_gone(event: MeshEvent) -> str:
 
 
 class Runnable(Protocol):
-    """An execution in C: `transport.collectives.native_execution`."""
+    """An execution in C: `transport.collectives.execution`."""
 
     carried: bool
 
@@ -94,7 +94,7 @@ class _Counters(Mapping[str, int]):
 
 class TcpMesh(MeshBase):
     """The end of a TCP mesh at one member, opened by `connect`; also a `credit_queue.Sends` and a
-    `native_execution.Runner`. details: the congestion control that its sockets use.
+    `execution.Runner`. details: the congestion control that its sockets use.
 
     Besides what every mesh counts: `sends` and `receives`, system calls; `send_would_block`; `drop_unknown_sender`:
     peers that did not prove that they have the job's token, while the members met. Raises MemoryError.

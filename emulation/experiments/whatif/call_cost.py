@@ -19,7 +19,7 @@ from emulation.sim.flow.flow_methods import FLOWS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.simulated_run import simulation_config
 from switchagg.description import KINDS, Kind
-from transport.collectives.execution import SEGMENT_BYTES
+from transport.collectives.programs import SEGMENT_BYTES
 from transport.group.method_name import MethodName
 
 SMALL_BYTES, LARGE_BYTES, SHARE_BYTES = 4_000, 1_000_000, 16_000

@@ -10,8 +10,7 @@ from emulation.sim.host_costs import HostCosts
 from switchagg.native import headers
 from switchagg.native.library import load
 from transport.collectives.collective_party import CALL_TIMEOUT_NS
-from transport.collectives.execution import ProgramCache
-from transport.collectives.programs import CompiledProgram
+from transport.collectives.programs import ProgramCache
 from transport.meshes.reliable import ReliableConfig
 
 CANCELED = -125
@@ -36,7 +35,7 @@ class CompiledGroup:
         callback: Callable[[int, int, int, int], int] | None = None,
     ) -> None:
         self.clock = clock
-        self.programs: ProgramCache[CompiledProgram] = ProgramCache(CACHED_NODES)
+        self.programs: ProgramCache = ProgramCache(CACHED_NODES)
         self._connections = connections
         self._configs: dict[ReliableConfig, Any] = {}
         self._config_of = headers.callback("sim_config_of")(self._address_of)

@@ -19,8 +19,8 @@ from switchagg.native.native_codec import DTYPES
 from transport.collectives.collective import Task
 from transport.collectives.collective_party import EARLY_BYTES_MAX, CollectiveCall, CollectiveFinished, CollectiveParty
 from transport.collectives.collective_table import COLLECTIVES, plan
-from transport.collectives.native_execution import COMBINED, combine_at, combines_in_c
-from transport.collectives.programs import COMBINE_ELSEWHERE, CompiledProgram
+from transport.collectives.execution import COMBINE_ELSEWHERE, COMBINED, combine_at, combines_in_c
+from transport.collectives.programs import CompiledProgram
 
 _CallFacts = headers.struct("sim_call_facts")
 
@@ -62,15 +62,7 @@ class CompiledMember(CollectiveParty):
         if task.member and self._turns(task, itemsize):
             program = CompiledProgram.turned(self._program(task._replace(member=0), itemsize), task.member)
         else:
-            steps = plan(task)
-            program = CompiledProgram(
-                steps.operations,
-                members=steps.members,
-                elements=steps.elements,
-                scratch=steps.scratch,
-                itemsize=itemsize,
-                segment_bytes=self._segment_bytes,
-            )
+            program = CompiledProgram(plan(task), itemsize, self._segment_bytes)
         self._group.programs.put(key, program)
         return program
 

@@ -16,8 +16,9 @@ import numpy as np
 from emulation.sim.flow.call_load import CallLoad
 from emulation.sim.flow.flow_network import FlowNetwork
 from emulation.sim.host_costs import FREE, HostCosts
+from switchagg.native.headers import SA_NODE_LOCAL, SA_NODE_SEND
 from transport.collectives.collective_party import HEAD_BYTES
-from transport.collectives.execution import SegmentProgram
+from transport.collectives.programs import CompiledProgram
 
 
 class ReadyMessage(NamedTuple):
@@ -47,23 +48,22 @@ class Actor(Protocol):
 
 
 class ProgramActor:
-    """Runs a compiled plan without values, as `transport.collectives.native_execution` does with them."""
+    """Runs a compiled plan without values, as `transport.collectives.execution` does with them."""
 
-    def __init__(self, program: SegmentProgram) -> None:
-        self._program = program
-        self._waits = program.waits.copy()
-        self._left = len(program.kinds)
+    def __init__(self, program: CompiledProgram) -> None:
+        self._program, self._itemsize = program.lists, program.native.itemsize
+        self._waits = self._program.waits.copy()
+        self._left = program.nodes
         self._early: set[int] = set()
-        self._receives = frozenset(program.arrivals.values())
         self.done = not self._left
 
     def start(self) -> list[ReadyMessage]:
         """See `Actor`; the first segments to all, so that all can begin."""
         ready: list[int] = []
-        for node, waits in enumerate(self._program.waits):
-            if not waits and self._is_send(node):
+        for node, (kind, waits) in enumerate(zip(self._program.kinds, self._program.waits, strict=True)):
+            if not waits and kind == SA_NODE_SEND:
                 ready.append(node)
-            elif not waits and self._is_local(node):
+            elif not waits and kind == SA_NODE_LOCAL:
                 ready += self._complete(node)
         labels = self._program.labels
         return [self._message(node) for node in sorted(ready, key=lambda node: labels[node][2])]
@@ -81,16 +81,10 @@ class ProgramActor:
             return []
         return [self._message(successor) for successor in self._complete(node)]
 
-    def _is_send(self, node: int) -> bool:
-        return self._program.labels[node][0] >= 0
-
-    def _is_local(self, node: int) -> bool:
-        return not self._is_send(node) and node not in self._receives
-
     def _message(self, node: int) -> ReadyMessage:
         program = self._program
         to, *tag = program.labels[node]
-        size_bytes = HEAD_BYTES + (program.highs[node] - program.lows[node]) * program.itemsize
+        size_bytes = HEAD_BYTES + (program.highs[node] - program.lows[node]) * self._itemsize
         return ReadyMessage(to, size_bytes, (*tag,), node, begins=tag[-1] == 0)
 
     def _complete(self, node: int) -> list[int]:
@@ -102,9 +96,10 @@ class ProgramActor:
                 waits[after] -= 1
                 if waits[after]:
                     continue
-                if self._is_send(after):
+                kind = self._program.kinds[after]
+                if kind == SA_NODE_SEND:
                     ready.append(after)
-                elif self._is_local(after) or after in self._early:
+                elif kind == SA_NODE_LOCAL or after in self._early:
                     self._left -= 1
                     complete.append(after)
         self.done = not self._left

@@ -29,6 +29,7 @@ from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import parse_sums
 from switchagg.description import Kind
+from switchagg.native.library import require
 from switchagg.wire import Op, Route
 from transport.collectives.collective import Task
 from transport.collectives.collective_party import HEAD_BYTES
@@ -121,6 +122,7 @@ class HostFlow(MessageFlow):
                 return phased(self._steps[kind, name], array.nbytes, self.flows, self.how, segment_bytes)
             if workers * segments > MESSAGES_MOST * 100:
                 raise NotDescribed(f"{name} {kind} on {workers} workers: too many messages, and no phases")
+        require(f"method {name}")
         actors = []
         for member in range(workers):
             task = Task(kind, name, member, workers, array.size, call.request.root, option)

@@ -10,7 +10,7 @@ from switchagg.calls.call_request import CallRequest
 from switchagg.errors import AggregationFailed
 from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveParty
-from transport.collectives.execution import SEGMENT_BYTES
+from transport.collectives.programs import SEGMENT_BYTES
 
 
 class World:

@@ -15,8 +15,8 @@ from transport.collectives.collective import Task
 from transport.collectives.collective_party import HEAD_BYTES, LOOKS, PATIENCE, CollectiveParty
 from transport.collectives.collective_plan import Draft
 from transport.collectives.collective_table import program
-from transport.collectives.execution import ProgramCache, compile_plan
-from transport.collectives.native_execution import NativeExecution
+from transport.collectives.execution import NativeExecution
+from transport.collectives.programs import CompiledProgram, ProgramCache
 from transport.meshes.mesh import HEAD_BYTES_MAX
 
 SECOND_NS = 1_000_000_000
@@ -201,17 +201,17 @@ def test_both_sides_cut_a_range_into_the_same_segments() -> None:
     draft = Draft(0, 2, 10)
     draft.send(1, 3, 10)
     draft.receive(1, 0, 3, True)
-    compiled = compile_plan(draft.plan(), 8, 20)  # two elements of 8 bytes fit
+    compiled = CompiledProgram(draft.plan(), 8, 20).lists  # two elements of 8 bytes fit
     assert compiled.labels[:4] == [(1, 0, number) for number in range(4)]
     assert (compiled.lows, compiled.highs) == ([3, 5, 7, 9, 0, 2], [5, 7, 9, 10, 2, 3])
-    assert len(compile_plan(draft.plan(), 8, 1).labels) == 10  # an element at least
+    assert CompiledProgram(draft.plan(), 8, 1).nodes == 10  # an element at least
 
 
 def test_programs_are_kept_up_to_a_number_of_nodes() -> None:
     cache = ProgramCache(nodes_max=50)
-    made = compile_plan(Draft(0, 2, 0).plan(), 8)
+    made = CompiledProgram(Draft(0, 2, 0).plan(), 8)
     big = program(Task("allreduce", "ring", 0, 4, 4000), 8, 800)
-    assert len(big.kinds) == 120
+    assert big.nodes == 120
     for key in "abc":
         cache.put(key, made)
     cache.put("big", big)

@@ -1,6 +1,5 @@
 """Plans in C: the same bits as NumPy's, on a mesh in C without Python, whatever the pieces in which bytes arrive."""
 
-import ctypes
 import gc
 import random
 import socket
@@ -15,15 +14,15 @@ from collective_net import Net
 from switchagg.calls.call_request import CallRequest
 from switchagg.layout import shard_range
 from switchagg.native.library import missing
+from tests.oracles.compiled_plan import compile_plan
 from tests.oracles.execution import Execution
 from tests.transport.meshes.test_tcp_mesh import a_mesh_and_a_bare_peer, frame
 from transport.collectives import collective_party
 from transport.collectives.collective import Task
 from transport.collectives.collective_party import CollectiveParty
 from transport.collectives.collective_table import COLLECTIVES, plan
-from transport.collectives.execution import SEGMENT_BYTES, compile_plan
-from transport.collectives.native_execution import NativeExecution
-from transport.collectives.programs import CompiledProgram, NativeProgram
+from transport.collectives.execution import NativeExecution
+from transport.collectives.programs import SEGMENT_BYTES, CompiledProgram
 from transport.meshes.mesh import MemberLost, MessageReceived, MessageSent
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -78,22 +77,12 @@ def test_plans_compile_to_the_same_programs_in_c() -> None:
         kind, algorithm = chance.choice(kinds)
         itemsize, segment_bytes = chance.choice([1, 4, 8]), chance.choice([1, chance.randrange(1, 300), 65_000])
         one = plan(Task(kind, algorithm, chance.randrange(workers), workers, elements))
-        expected = compile_plan(one, itemsize, segment_bytes).native
-        compiled = CompiledProgram(
-            one.operations,
-            members=workers,
-            elements=elements,
-            scratch=one.scratch,
-            itemsize=itemsize,
-            segment_bytes=segment_bytes,
-        )
-        for name, kind_of in NativeProgram._fields_:
-            found = getattr(compiled.native, name)
-            if kind_of is ctypes.c_void_p:
-                array = expected.arrays[name]
-                assert ctypes.string_at(found, array.nbytes) == array.tobytes(), (seed, name)
-            else:
-                assert found == getattr(expected, name)
+        compiled, expected = CompiledProgram(one, itemsize, segment_bytes), compile_plan(one, itemsize, segment_bytes)
+        assert compiled.lists == expected, seed
+        assert list(compiled.lists.arrivals) == sorted(expected.arrivals), seed
+        facts = compiled.native
+        assert (facts.nodes, facts.arriving) == (len(expected.kinds), len(expected.arrivals))
+        assert (facts.members, facts.itemsize, facts.elements) == (workers, itemsize, elements)
 
 
 @pytest.mark.parametrize("elements", [7, 30, 31, 1000])

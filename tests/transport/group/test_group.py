@@ -12,7 +12,7 @@ import pytest
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.native import library
 from tests.transport.contracts.meshes import free_addresses
-from transport.collectives.native_execution import NativeExecution
+from transport.collectives.execution import NativeExecution
 from transport.contracts.group_contract import Group
 from transport.group.group_opening import GroupOptions, open_group
 from transport.links.link_kinds import links_with

@@ -1,4 +1,4 @@
-/* Compiles a plan into a program: the same nodes, in the same order, as transport/collectives/execution.py. */
+/* Compiles a plan into a program: the same nodes, in the same order, as tests/oracles/compiled_plan.py. */
 #ifndef SWITCHAGG_HOSTS_COMPILE_H
 #define SWITCHAGG_HOSTS_COMPILE_H
 

@@ -1,5 +1,5 @@
 /* Runs a dataflow program over an array: what has come and may be applied is applied, what is final may be sent. The
-   same results, bit for bit, as tests/oracles/execution.py; transport/collectives/execution.py compiles the programs. */
+   same results, bit for bit, as tests/oracles/execution.py; compile.h compiles the programs. */
 #ifndef SWITCHAGG_HOSTS_EXECUTION_H
 #define SWITCHAGG_HOSTS_EXECUTION_H
 
