@@ -32,8 +32,8 @@ COMPILERS = ("cc", "gcc", "clang")
 GET_COMPILER = "get one by `apt install gcc libc6-dev` or `pip install ziglang`, then build again"
 WITHOUT = "until then the switch runs on Python, more slowly, and collectives among hosts are refused"
 BPF_OBJECTS = {  # name -> source, definitions; SA_ELEMENTS is the most elements per packet
-    "xdp_mtu1500.bpf.o": ("xdp/xdp.bpf.c", ["-DSA_ELEMENTS=360"]),
-    "xdp_jumbo.bpf.o": ("xdp/xdp.bpf.c", ["-DSA_ELEMENTS=2240"]),
+    "xdp_mtu1500.bpf.o": ("xdp/xdp.bpf.c", ["-DSA_ELEMENTS=SA_XDP_ELEMENTS_MTU_1500"]),
+    "xdp_jumbo.bpf.o": ("xdp/xdp.bpf.c", ["-DSA_ELEMENTS=SA_XDP_ELEMENTS_JUMBO"]),
     "loss.bpf.o": ("xdp/loss.bpf.c", []),
     "copies.bpf.o": ("xdp/copies.bpf.c", []),
     "mark.bpf.o": ("xdp/mark.bpf.c", []),

@@ -19,26 +19,22 @@ from switchagg.dataplane.contract import Output
 from switchagg.dataplane.plane_kinds import check_partial
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
-from switchagg.native import bpf
+from switchagg.native import bpf, headers
+from switchagg.native.headers import SA_XDP_ADDRESSES, SA_XDP_ELEMENTS_JUMBO, SA_XDP_ELEMENTS_MTU_1500
 from switchagg.native.library import LEAF_OUTCOMES, OUTCOMES, PARTIAL_OUTCOMES
-from switchagg.wire import HEADER_BYTES, ROUTE_BITS, Bundle, frame_bytes, headers
+from switchagg.wire import HEADER_BYTES, ROUTE_BITS, Bundle, frame_bytes
+from switchagg.wire import headers as packet_headers
 
-ELEMENTS_MTU_1500 = 360
-ELEMENTS_JUMBO = 2240
-"""SA_ELEMENTS of the two objects."""
-
-ADDRESSES_MAX = 16
-MEMBERS_MAX = 64
-STREAMS_MAX = 256
 JOBS_MAX = 4096
 
-EXTRA_COUNTERS = ("drop_checksum", "up_lost", "down_lost", "ecn_marked", "results_sent", "send_errors")
-"""Counters beyond those of packets' outcomes, in the order of `enum sa_extra`."""
+EXTRA_COUNTERS = headers.names("sa_xdp_extra", "SA_XDP_")
+"""Counters beyond those of packets' outcomes."""
 
 COUNTERS = (*OUTCOMES, *LEAF_OUTCOMES, *PARTIAL_OUTCOMES, *EXTRA_COUNTERS)
 
-_SLOT = struct.Struct("=IHHIIQQ")
-"""lock, job, marked, generation, held, seen, asked; the sums follow."""
+_Slot = headers.struct("sa_xdp_slot")  # the sums follow
+_Job = headers.struct("sa_xdp_job")
+_Impairment = headers.struct("sa_xdp_impairment")
 
 _HEADERS_BYTES = 42
 _RECEIVER = slice(18, 20)
@@ -61,45 +57,6 @@ class ParentEnd:
     ifindex: int
 
 
-class _Member(ctypes.Structure):
-    _fields_ = [
-        ("address", ctypes.c_uint8 * 4),
-        ("port", ctypes.c_uint8 * 2),
-        ("ethernet", ctypes.c_uint8 * 12),
-        ("lost", ctypes.c_uint16),
-        ("switch_address", ctypes.c_uint8 * 4),
-        ("ifindex", ctypes.c_uint32),
-    ]
-
-
-class _Range(ctypes.Structure):
-    _fields_ = [("first_slot", ctypes.c_uint32), ("window", ctypes.c_uint32)]
-
-
-class _Job(ctypes.Structure):
-    _fields_ = [
-        ("generation", ctypes.c_uint32),
-        ("workers", ctypes.c_uint32),
-        ("elements", ctypes.c_uint32),
-        ("stream_count", ctypes.c_uint32),
-        ("full", ctypes.c_uint64),
-        ("parent", ctypes.c_uint32),
-        ("padding", ctypes.c_uint32),
-        ("members", _Member * MEMBERS_MAX),
-        ("streams", _Range * STREAMS_MAX),
-    ]
-
-
-class _Impairment(ctypes.Structure):
-    _fields_ = [
-        ("loss_in", ctypes.c_uint32),
-        ("loss_out", ctypes.c_uint32),
-        ("mark_out", ctypes.c_uint32),
-        ("padding", ctypes.c_uint32),
-        ("state", ctypes.c_uint64),
-    ]
-
-
 class KernelSwitch:
     """The programs and maps of one switch, attached to nothing yet.
 
@@ -120,29 +77,30 @@ class KernelSwitch:
         impaired: bool = False,
         partial_accepted: bool = True,
     ) -> None:
-        if elements > ELEMENTS_JUMBO:
-            raise SwitchaggError(f"{elements} elements per packet: the data plane xdp takes up to {ELEMENTS_JUMBO}")
-        if not 1 <= len(addresses) <= ADDRESSES_MAX:
-            raise SwitchaggError(f"{len(addresses)} addresses: the data plane xdp takes 1 to {ADDRESSES_MAX}")
-        self.jumbo = elements > ELEMENTS_MTU_1500 if jumbo is None else jumbo
-        room = ELEMENTS_JUMBO if self.jumbo else ELEMENTS_MTU_1500
+        if elements > SA_XDP_ELEMENTS_JUMBO:
+            raise SwitchaggError(
+                f"{elements} elements per packet: the data plane xdp takes up to {SA_XDP_ELEMENTS_JUMBO}"
+            )
+        if not 1 <= len(addresses) <= SA_XDP_ADDRESSES:
+            raise SwitchaggError(f"{len(addresses)} addresses: the data plane xdp takes 1 to {SA_XDP_ADDRESSES}")
+        self.jumbo = elements > SA_XDP_ELEMENTS_MTU_1500 if jumbo is None else jumbo
+        room = SA_XDP_ELEMENTS_JUMBO if self.jumbo else SA_XDP_ELEMENTS_MTU_1500
         configuration = bpf.XdpConfiguration(
+            port=socket.htons(port),
+            ticket=struct.unpack("=3H", os.urandom(6)),
             partial_accepted=partial_accepted,
             impaired=impaired,
             owner_pid=os.getpid(),
             owner_start=bpf.started(os.getpid()),
             address_count=len(addresses),
+            addresses=tuple(map(bpf.packed_address, addresses)),
         )
-        configuration.port[:] = struct.pack("!H", port)
-        configuration.ticket[:] = os.urandom(6)
-        for place, address in enumerate(addresses):
-            configuration.addresses[place][:] = socket.inet_aton(address)
         self.object = bpf.BpfObject(
             bpf.JUMBO if self.jumbo else bpf.MTU_1500,
             entries={"slots": 2 * slots, "jobs": min(slots, JOBS_MAX)},
             configuration=bytes(configuration),
             values={
-                "slots": _SLOT.size + 4 * room,
+                "slots": ctypes.sizeof(_Slot) + 4 * room,
                 "jobs": ctypes.sizeof(_Job),
                 "impairments": ctypes.sizeof(_Impairment),
             },
@@ -167,24 +125,20 @@ class KernelSwitch:
         ranks = len(addresses)
         entry = _Job(job.generation, ranks, job.elements, len(job.streams), (1 << ranks) - 1)
         for rank, (host, port) in enumerate(ends):
-            entry.members[rank].address[:] = socket.inet_aton(host)
-            entry.members[rank].port[:] = struct.pack("!H", port)
+            entry.members[rank].address, entry.members[rank].port = bpf.packed_address(host), socket.htons(port)
         if parent:
             entry.parent, end = parent.rank + 1, entry.members[ranks]
-            end.ethernet[:], end.switch_address[:], end.ifindex = (
-                parent.macs,
-                socket.inet_aton(parent.local_host),
-                parent.ifindex,
-            )
+            end.ethernet[:] = struct.unpack("=6H", parent.macs)
+            end.switch_address, end.ifindex = bpf.packed_address(parent.local_host), parent.ifindex
         for place, stream in enumerate(job.streams):
-            entry.streams[place] = _Range(stream.first_slot, stream.window_slots)
+            entry.streams[place] = stream.first_slot, stream.window_slots
         # Slots first: until the job's entry is there, its packets are unknown, and those of its earlier
         # generation no longer own a slot.
         for stream in job.streams:
             for offset in range(stream.window_slots):
                 for version in (0, 1):
                     held = first_held(offset, version, stream.window_slots)
-                    value = _SLOT.pack(0, job.job_id, 0, job.generation, held, 0, 0) + self._empty
+                    value = bytes(_Slot(job=job.job_id, generation=job.generation, held=held)) + self._empty
                     self._map_slots.update(2 * (stream.first_slot + offset) + version, value, flags=bpf.F_LOCK)
         self._map_jobs.update(job.job_id, bytes(entry))
         self._jobs[job.job_id] = job
@@ -215,8 +169,8 @@ class KernelSwitch:
     def _view(self, slot: int, version: int) -> SlotView:
         value = self._map_slots.lookup(2 * slot + version, flags=bpf.F_LOCK)
         assert value is not None
-        *_, held, seen, _ = _SLOT.unpack_from(value)
-        return SlotView(held, tuple(rank for rank in range(seen.bit_length()) if seen >> rank & 1))
+        entry = _Slot.from_buffer_copy(value)
+        return SlotView(entry.held, tuple(rank for rank in range(entry.seen.bit_length()) if entry.seen >> rank & 1))
 
     def ports_of(self, job_id: int) -> list[int]:
         """Index of the interface by which each rank's last packet came; 0: none yet. Empty for an unknown job."""
@@ -322,7 +276,7 @@ class XdpPlane:
             if verdict == bpf.XDP_DROP:
                 continue
             assert verdict == bpf.XDP_PASS, verdict
-            header = headers(np.frombuffer(frame, np.uint8)[np.newaxis, _HEADERS_BYTES:])[0]
+            header = packet_headers(np.frombuffer(frame, np.uint8)[np.newaxis, _HEADERS_BYTES:])[0]
             (ports, above), (to,) = self._ports[header["job"]], struct.unpack("!H", frame[_RECEIVER])
             if not header["kind"] & ROUTE_BITS:
                 outputs.append(Output(_payload(frame), (*ports, above)[to - 1 : to] if to else ports))
@@ -334,7 +288,7 @@ class XdpPlane:
     def _delivered(self, frame: bytes, rank: int) -> Bundle:
         """The payload that sa_deliver makes for one rank of a result of a route."""
         copy = frame[: _RECEIVER.start] + struct.pack("!H", rank + 1) + frame[_RECEIVER.stop :]
-        room = _HEADERS_BYTES + frame_bytes(ELEMENTS_JUMBO)
+        room = _HEADERS_BYTES + frame_bytes(SA_XDP_ELEMENTS_JUMBO)
         verdict, delivered, _ = bpf.run(self._deliver, copy[: _HEADERS_BYTES + HEADER_BYTES], room=room)
         assert verdict == bpf.TC_SHOT, verdict
         return _payload(delivered)

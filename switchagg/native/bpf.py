@@ -9,22 +9,22 @@ with one line that names what BPF needs and is missing.
 import ctypes
 import errno
 import os
+import socket
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from switchagg.errors import SwitchaggError
+from switchagg.native import headers
 from switchagg.native.libbpf import (
     PERMISSION,
     LinkOptions,
     MapInfo,
-    OpenOptions,
     ProgramInfo,
-    ProgramQuery,
     TcHook,
     TcOptions,
     TestOptions,
-    XdpQuery,
     libbpf,
     why,
 )
@@ -38,6 +38,8 @@ LOSS = "loss.bpf.o"
 XDP_DROP = 1
 XDP_PASS = 2
 TC_SHOT = 2
+XdpConfiguration = headers.struct("sa_xdp_configuration")
+_Loss = headers.struct("sa_loss")
 F_LOCK = 4
 """Flag of a map's lookup and update: hold the value's spin lock."""
 
@@ -45,7 +47,7 @@ _PROGRAM_TYPES = {"tc": 3, "XDP": 6}
 _MAP_ARRAY = 2
 _ATTACH_XDP = 37
 _ATTACH_TCX_INGRESS = 46
-_NATIVE, _GENERIC = 4, 2
+_NATIVE, _GENERIC, _OFFLOADED = 4, 2, 8
 _TC_INGRESS, _TC_REPLACE = 1, 1
 _TC_PRIORITY = 0x5341
 _LOG_BYTES = 1 << 20
@@ -147,15 +149,16 @@ class BpfObject:
         require((name,))
         library = libbpf()
         log = ctypes.create_string_buffer(_LOG_BYTES)
-        options = OpenOptions(sz=ctypes.sizeof(OpenOptions))
-        options.kernel_log_buf = ctypes.cast(log, ctypes.c_char_p)
-        options.kernel_log_size = _LOG_BYTES
-        self._handle = library.bpf_object__open_file(str(FOLDER / name).encode(), ctypes.byref(options))
+        self._handle = library.bpf_object__open(str(FOLDER / name).encode())
         if not self._handle:
             raise SwitchaggError(f"BPF: {name} can't be read: {why(-ctypes.get_errno())}; {REMEDY}")
         self._name = name
         try:
             self._prepare(name, entries or {}, configuration, values or {})
+            program = library.bpf_object__next_program(self._handle, None)
+            while program:
+                library.bpf_program__set_log_buf(program, log, _LOG_BYTES)
+                program = library.bpf_object__next_program(self._handle, program)
             done = library.bpf_object__load(self._handle)
             if done < 0:
                 words = [line for line in log.value.decode(errors="replace").splitlines() if line.strip()]
@@ -261,31 +264,32 @@ def attach_xdp(program: int, name: str, index: int, *, native: bool) -> BpfAttac
 
 def attached(index: int) -> str | None:
     """The XDP program an interface has, as a text, or None."""
-    query = XdpQuery(sz=ctypes.sizeof(XdpQuery))
-    if libbpf().bpf_xdp_query(index, 0, ctypes.byref(query)) < 0:
-        return None  # attaching will report what is wrong with it
-    number = query.prog_id or query.drv_prog_id or query.hw_prog_id or query.skb_prog_id
-    return f"{_program_name(number)} (id {number})" if number else None
+    number = ctypes.c_uint32()
+    for mode in (0, _NATIVE, _GENERIC, _OFFLOADED):
+        if libbpf().bpf_xdp_query_id(index, mode, ctypes.byref(number)) < 0:
+            return None  # attaching will report what is wrong with it
+        if number.value:
+            return f"{_program_name(number.value)} (id {number.value})"
+    return None
 
 
 def at_ingress(index: int) -> list[str]:
     """Names of the programs at tc ingress of an interface: those by link, and ours as a filter."""
     numbers = (ctypes.c_uint32 * 64)()
-    query = ProgramQuery(sz=ctypes.sizeof(ProgramQuery), prog_ids=ctypes.addressof(numbers), prog_cnt=len(numbers))
-    if libbpf().bpf_prog_query_opts(index, _ATTACH_TCX_INGRESS, ctypes.byref(query)) < 0:
-        query.prog_cnt = 0  # an older kernel
+    count = ctypes.c_uint32(len(numbers))
+    if libbpf().bpf_prog_query(index, _ATTACH_TCX_INGRESS, 0, None, numbers, ctypes.byref(count)) < 0:
+        count.value = 0  # an older kernel
     filter_, hook = TcOptions(sz=ctypes.sizeof(TcOptions), handle=1, priority=_TC_PRIORITY), _hook(index)
     if libbpf().bpf_tc_query(ctypes.byref(hook), ctypes.byref(filter_)) == 0:
-        numbers[query.prog_cnt] = filter_.prog_id
-        query.prog_cnt += 1
-    return [_program_name(number) for number in numbers[: query.prog_cnt]]
+        numbers[count.value] = filter_.prog_id
+        count.value += 1
+    return [_program_name(number) for number in numbers[: count.value]]
 
 
 def attach_ingress(program: int, name: str, index: int, *, tcx: bool = True) -> BpfAttachment:
     """Attach to tc ingress of an interface. tcx: by a link where the kernel has them (6.6). Raises SwitchaggError."""
     if tcx:
-        options = LinkOptions(sz=ctypes.sizeof(LinkOptions))
-        descriptor = libbpf().bpf_link_create(program, index, _ATTACH_TCX_INGRESS, ctypes.byref(options))
+        descriptor = libbpf().bpf_link_create(program, index, _ATTACH_TCX_INGRESS, None)
         if descriptor >= 0:
             return BpfAttachment(descriptor)
         if -descriptor != errno.EINVAL:  # an older kernel doesn't know this kind of link
@@ -367,19 +371,9 @@ def _program_info(number: int, maps: "ctypes.Array[ctypes.c_uint32] | None" = No
         os.close(descriptor)
 
 
-class XdpConfiguration(ctypes.Structure):
-    """`struct configuration` of xdp.bpf.c; port, ticket and addresses as on the wire."""
-
-    _fields_ = [
-        ("port", ctypes.c_uint8 * 2),
-        ("ticket", ctypes.c_uint8 * 6),
-        ("partial_accepted", ctypes.c_uint32),
-        ("impaired", ctypes.c_uint32),
-        ("owner_pid", ctypes.c_uint32),
-        ("address_count", ctypes.c_uint32),
-        ("owner_start", ctypes.c_uint64),
-        ("addresses", ctypes.c_uint8 * 4 * 16),
-    ]
+def packed_address(host: str) -> int:
+    """An IPv4 address as the number that its bytes on the wire are here."""
+    return int.from_bytes(socket.inet_aton(host), sys.byteorder)
 
 
 def started(pid: int) -> int:
@@ -418,22 +412,13 @@ class LossProgram:
     CPU meets. Works in the caller's network namespace. Raises SwitchaggError.
     """
 
-    class _Loss(ctypes.Structure):
-        _fields_ = [
-            ("state", ctypes.c_uint64),
-            ("passed", ctypes.c_uint64),
-            ("lost", ctypes.c_uint64),
-            ("threshold", ctypes.c_uint32),
-            ("padding", ctypes.c_uint32),
-        ]
-
     def __init__(self, ifname: str, probability: float, seed: int) -> None:
         self._name = ifname
-        self._object: BpfObject | None = BpfObject(LOSS, values={"losses": ctypes.sizeof(self._Loss)})
+        self._object: BpfObject | None = BpfObject(LOSS, values={"losses": ctypes.sizeof(_Loss)})
         self._map = self._object.map("losses")
         self._link: BpfAttachment | None = None
         self._counts = (0, 0)
-        states = [self._Loss(state=seeded(seed, cpu), threshold=threshold(probability)) for cpu in range(cpus())]
+        states = [_Loss(state=seeded(seed, cpu), threshold=threshold(probability)) for cpu in range(cpus())]
         self._map.update(0, b"".join(map(bytes, states)))
 
     def __enter__(self) -> "LossProgram":
@@ -459,8 +444,8 @@ class LossProgram:
         """(passed, lost) so far; after the end, the last ones."""
         if self._object is not None:
             value = self._map.lookup(0, per_cpu=True) or b""
-            size = ctypes.sizeof(self._Loss)
-            counts = [self._Loss.from_buffer_copy(value, at) for at in range(0, len(value), size)]
+            size = ctypes.sizeof(_Loss)
+            counts = [_Loss.from_buffer_copy(value, at) for at in range(0, len(value), size)]
             self._counts = (sum(count.passed for count in counts), sum(count.lost for count in counts))
         return self._counts
 

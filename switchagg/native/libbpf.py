@@ -1,6 +1,7 @@
 """libbpf.so.1 as ctypes sees it: the functions and structures that `bpf.py` uses.
 
-Every options structure begins with its size, so a newer library knows which fields we have.
+Every options structure begins with its size, so a newer library knows which fields we have: the first ones, up to the
+last that we use.
 """
 
 import ctypes
@@ -16,32 +17,12 @@ _NO_OBJECT = (4000, 4001, 4003)
 """libbpf's own answers to a file: libelf can't read it, wrong format, wrong byte order."""
 
 
-class OpenOptions(ctypes.Structure):
-    """`struct bpf_object_open_opts`."""
-
-    _fields_ = [
-        ("sz", ctypes.c_size_t),
-        ("object_name", ctypes.c_char_p),
-        ("relaxed_maps", ctypes.c_bool),
-        ("pin_root_path", ctypes.c_char_p),
-        ("unused", ctypes.c_uint32),
-        ("kconfig", ctypes.c_char_p),
-        ("btf_custom_path", ctypes.c_char_p),
-        ("kernel_log_buf", ctypes.c_char_p),
-        ("kernel_log_size", ctypes.c_size_t),
-        ("kernel_log_level", ctypes.c_uint32),
-    ]
-
-
 class LinkOptions(ctypes.Structure):
     """`struct bpf_link_create_opts`."""
 
     _fields_ = [
         ("sz", ctypes.c_size_t),
         ("flags", ctypes.c_uint32),
-        ("iter_info", ctypes.c_void_p),
-        ("iter_info_len", ctypes.c_uint32),
-        ("target_btf_id", ctypes.c_uint32),
     ]
 
 
@@ -61,35 +42,6 @@ class TestOptions(ctypes.Structure):
         ("retval", ctypes.c_uint32),
         ("repeat", ctypes.c_int),
         ("duration", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("cpu", ctypes.c_uint32),
-        ("batch_size", ctypes.c_uint32),
-    ]
-
-
-class XdpQuery(ctypes.Structure):
-    """`struct bpf_xdp_query_opts`."""
-
-    _fields_ = [
-        ("sz", ctypes.c_size_t),
-        ("prog_id", ctypes.c_uint32),
-        ("drv_prog_id", ctypes.c_uint32),
-        ("hw_prog_id", ctypes.c_uint32),
-        ("skb_prog_id", ctypes.c_uint32),
-        ("attach_mode", ctypes.c_uint8),
-    ]
-
-
-class ProgramQuery(ctypes.Structure):
-    """`struct bpf_prog_query_opts`."""
-
-    _fields_ = [
-        ("sz", ctypes.c_size_t),
-        ("query_flags", ctypes.c_uint32),
-        ("attach_flags", ctypes.c_uint32),
-        ("prog_ids", ctypes.c_void_p),
-        ("prog_cnt", ctypes.c_uint32),
-        ("prog_attach_flags", ctypes.c_void_p),
     ]
 
 
@@ -159,12 +111,14 @@ def libbpf() -> ctypes.CDLL:
         raise SwitchaggError("libbpf.so.1 is missing; apt-get install libbpf1, or your system's libbpf 1.x") from None
     pointer, number = ctypes.c_void_p, ctypes.c_int
     for name, result, arguments in (
-        ("bpf_object__open_file", pointer, [ctypes.c_char_p, pointer]),
+        ("bpf_object__open", pointer, [ctypes.c_char_p]),
         ("bpf_object__load", number, [pointer]),
         ("bpf_object__close", None, [pointer]),
         ("bpf_object__find_program_by_name", pointer, [pointer, ctypes.c_char_p]),
         ("bpf_object__find_map_by_name", pointer, [pointer, ctypes.c_char_p]),
         ("bpf_object__next_map", pointer, [pointer, pointer]),
+        ("bpf_object__next_program", pointer, [pointer, pointer]),
+        ("bpf_program__set_log_buf", number, [pointer, pointer, ctypes.c_size_t]),
         ("bpf_program__fd", number, [pointer]),
         ("bpf_map__fd", number, [pointer]),
         ("bpf_map__name", ctypes.c_char_p, [pointer]),
@@ -180,8 +134,8 @@ def libbpf() -> ctypes.CDLL:
         ("bpf_obj_get_info_by_fd", number, [number, pointer, pointer]),
         ("bpf_link_create", number, [number, number, number, pointer]),
         ("bpf_prog_test_run_opts", number, [number, pointer]),
-        ("bpf_prog_query_opts", number, [number, number, pointer]),
-        ("bpf_xdp_query", number, [number, number, pointer]),
+        ("bpf_prog_query", number, [number, number, ctypes.c_uint32, pointer, pointer, pointer]),
+        ("bpf_xdp_query_id", number, [number, number, pointer]),
         ("bpf_tc_hook_create", number, [pointer]),
         ("bpf_tc_attach", number, [pointer, pointer]),
         ("bpf_tc_detach", number, [pointer, pointer]),

@@ -13,31 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from switchagg.errors import SwitchaggError
-from switchagg.native import bpf
-from switchagg.native.libbpf import LinkOptions, libbpf, why
+from switchagg.native import bpf, headers
+from switchagg.native.libbpf import libbpf, why
 
 OBJECT = "copies.bpf.o"
 TTL = 64
-WORKERS_MAX = 64
 _ATTACH_TCX_EGRESS = 47
+_Job = headers.struct("sa_copies_job")
 _COMPLETE = 2  # a neighbour whose MAC address is known
-
-
-class MulticastMember(ctypes.Structure):
-    """`struct member` of copies.bpf.c, as on the wire."""
-
-    _fields_ = [("mac", ctypes.c_uint8 * 6), ("port", ctypes.c_uint8 * 2), ("address", ctypes.c_uint8 * 4)]
-
-
-class MulticastJob(ctypes.Structure):
-    """`struct job` of copies.bpf.c."""
-
-    _fields_ = [
-        ("workers", ctypes.c_uint32),
-        ("port", ctypes.c_uint8 * 2),
-        ("unused", ctypes.c_uint16),
-        ("members", MulticastMember * WORKERS_MAX),
-    ]
 
 
 class Multicast:
@@ -49,12 +32,11 @@ class Multicast:
     def __init__(self, interface: str, descriptor: int, port: int) -> None:
         self.interface, self._port = interface, port
         index = bpf.interface_index(interface)
-        self._object = bpf.BpfObject(OBJECT, values={"jobs": ctypes.sizeof(MulticastJob)})
+        self._object = bpf.BpfObject(OBJECT, values={"jobs": ctypes.sizeof(_Job)})
         try:
             self._jobs = self._object.map("jobs")
-            options = LinkOptions(sz=ctypes.sizeof(LinkOptions))
             program = self._object.program("sa_copy")
-            attached = libbpf().bpf_link_create(program, index, _ATTACH_TCX_EGRESS, ctypes.byref(options))
+            attached = libbpf().bpf_link_create(program, index, _ATTACH_TCX_EGRESS, None)
             if attached < 0:
                 raise SwitchaggError(f"{interface}: a program at its way out (tcx, Linux 6.6): {why(attached)}")
             self._link = bpf.BpfAttachment(attached)
@@ -70,13 +52,11 @@ class Multicast:
     def admit(self, job_id: int, addresses: Sequence[tuple[str, int]]) -> None:
         """Copy the results of a job for its workers, by rank. Raises SwitchaggError where one can't be reached so."""
         neighbours = _neighbours(self.interface)
-        job = MulticastJob(len(addresses), _port(self._port))
+        job = _Job(len(addresses), socket.htons(self._port))
         for rank, (host, port) in enumerate(addresses):
             if host not in neighbours:
                 raise SwitchaggError(f"{host} is no neighbour at {self.interface} whose MAC address is known")
-            job.members[rank] = MulticastMember(
-                (ctypes.c_uint8 * 6)(*neighbours[host]), _port(port), (ctypes.c_uint8 * 4)(*socket.inet_aton(host))
-            )
+            job.members[rank] = tuple(neighbours[host]), socket.htons(port), bpf.packed_address(host)
         self._jobs.update(job_id, bytes(job))
 
     def evict(self, job_id: int) -> None:
@@ -88,10 +68,6 @@ class Multicast:
         if link := getattr(self, "_link", None):
             link.close()
         self._object.close()
-
-
-def _port(port: int) -> "ctypes.Array[ctypes.c_uint8]":
-    return (ctypes.c_uint8 * 2)(*port.to_bytes(2, "big"))
 
 
 def _neighbours(interface: str) -> dict[str, bytes]:

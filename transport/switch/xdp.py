@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from switchagg.aggregator import SlotView
-from switchagg.dataplane.xdp import ELEMENTS_MTU_1500, Address, KernelSwitch, ParentEnd
+from switchagg.dataplane.xdp import Address, KernelSwitch, ParentEnd
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.native import bpf
+from switchagg.native.headers import SA_XDP_ELEMENTS_MTU_1500
 from switchagg.wire import HEADER_BYTES, frame_bytes
 from transport.contracts.switch_host import Uplink
 from transport.links.addresses import resolve_host
@@ -109,7 +110,7 @@ class XdpSwitch:
                 elements,
                 addresses,
                 self.address[1],
-                jumbo=elements > ELEMENTS_MTU_1500 or max(port.mtu for port in chosen) > MTU_ONE_BUFFER,
+                jumbo=elements > SA_XDP_ELEMENTS_MTU_1500 or max(port.mtu for port in chosen) > MTU_ONE_BUFFER,
                 impaired=options.impairments is not None or options.mark > 0,
                 partial_accepted=any(port.bus in ("", "virtio") for port in chosen),
             )

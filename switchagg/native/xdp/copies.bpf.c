@@ -11,36 +11,24 @@
 
 #include <bpf/bpf_helpers.h>
 
+#include "switchagg/native/xdp/maps.h"
+
 #define NEXT (-1) /* tcx: the next program decides */
 #define PASS 0
 #define HEADERS_BYTES (sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct udphdr))
 #define IP_AT sizeof(struct ethhdr)
 #define UDP_AT (IP_AT + sizeof(struct iphdr))
 
-/* As on the wire. Field by field as `Member` in multicast.py. */
-struct member {
-    uint8_t mac[ETH_ALEN];
-    uint16_t port;
-    uint32_t address;
-};
-
-struct job {
-    uint32_t workers;
-    uint16_t port; /* of the switch, as on the wire */
-    uint16_t unused;
-    struct member members[SA_WORKERS_MAX];
-};
-
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, 256);
     __type(key, uint32_t);
-    __type(value, struct job);
+    __type(value, struct sa_copies_job);
 } jobs SEC(".maps");
 
 /* Address the packet to a member instead of `address`, `port`. Returns whether it was done. */
-SA_INLINE int readdress(struct __sk_buff *skb, const struct member *member, uint32_t address, uint16_t port) {
-    struct member to = *member;
+SA_INLINE int readdress(struct __sk_buff *skb, const struct sa_copies_member *member, uint32_t address, uint16_t port) {
+    struct sa_copies_member to = *member;
     return !bpf_skb_store_bytes(skb, 0, to.mac, sizeof to.mac, 0) &&
            !bpf_l4_csum_replace(skb, UDP_AT + __builtin_offsetof(struct udphdr, check), address, to.address,
                                 BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0 | sizeof to.address) &&
@@ -64,14 +52,14 @@ int sa_copy(struct __sk_buff *skb) {
     uint16_t port = udp->dest, source = udp->source;
     if (group >> 24 != SA_GROUP) return NEXT;
     uint32_t number = group & 0xffffu, owner = group >> 16 & 0xffu;
-    const struct job *job = bpf_map_lookup_elem(&jobs, &number);
+    const struct sa_copies_job *job = bpf_map_lookup_elem(&jobs, &number);
     if (!job || job->port != source) return NEXT;
     uint32_t last = job->workers - 1;
     if (last == (owner ^ SA_GROUP_WITHOUT)) last--; /* that one gets none */
     for (uint32_t rank = 0; rank < SA_WORKERS_MAX; rank++) {
         if (rank > last) break;
         if (rank == (owner ^ SA_GROUP_WITHOUT)) continue;
-        const struct member *member = &job->members[rank];
+        const struct sa_copies_member *member = &job->members[rank];
         if (!readdress(skb, member, address, port)) return NEXT;
         address = member->address;
         port = member->port;

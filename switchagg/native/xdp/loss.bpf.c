@@ -5,28 +5,21 @@
 
 #include <bpf/bpf_helpers.h>
 
+#include "switchagg/native/xdp/maps.h"
 #include "switchagg/native/xdp/random.bpf.h"
-
-struct loss {
-    uint64_t state;
-    uint64_t passed;
-    uint64_t lost;
-    uint32_t threshold; /* probability in units of 2^-32 */
-    uint32_t padding;
-};
 
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     __uint(max_entries, 1);
     __type(key, uint32_t);
-    __type(value, struct loss);
+    __type(value, struct sa_loss);
 } losses SEC(".maps");
 
 SEC("xdp.frags")
 int sa_lose(struct xdp_md *ctx) {
     uint32_t zero = 0;
     (void)ctx;
-    struct loss *loss = bpf_map_lookup_elem(&losses, &zero);
+    struct sa_loss *loss = bpf_map_lookup_elem(&losses, &zero);
     if (!loss) return XDP_PASS;
     if (sa_random_hit(&loss->state, loss->threshold)) {
         loss->lost++;

@@ -17,8 +17,9 @@
 
 #include <bpf/bpf_helpers.h>
 
-#include "switchagg/native/xdp/random.bpf.h"
 #include "switchagg/native/rule/slot.h"
+#include "switchagg/native/xdp/maps.h"
+#include "switchagg/native/xdp/random.bpf.h"
 
 #if SA_ELEMENTS > 860 /* what one page holds, with room for the kernel's own */
 #define SA_XDP "xdp.frags"
@@ -32,76 +33,17 @@ _Static_assert(SA_ELEMENTS % SA_BLOCK == 0, "whole blocks");
 #define SA_CHECKSUM_BLOCK 512u /* the most bpf_csum_diff takes at once before Linux 6.13 */
 #define SA_CHECKSUM_BLOCKS ((SA_PACKET_MAX + SA_CHECKSUM_BLOCK - 1) / SA_CHECKSUM_BLOCK)
 #define SA_HEADERS_BYTES 42u /* Ethernet, IPv4 without options, UDP */
-#define SA_ADDRESSES 16u
 #define SA_HOPS 64u
 #define SA_UDP 17u
 
 /* The targets of a result, from sa_switch to sa_deliver in IPv4's identification: all, or one rank, counted from 1. */
 #define SA_TO_ALL 0u
 
-/* Counters beyond those of enum sa_outcome, in the order of EXTRA_COUNTERS in bpf.py. */
-enum sa_extra {
-    SA_DROP_CHECKSUM = SA_OUTCOMES, /* P5 */
-    SA_LOST_IN,                         /* impairments */
-    SA_LOST_OUT,
-    SA_RESULTS_MARKED,
-    SA_SENT, /* results, one for each target */
-    SA_SEND_ERRORS,
-    SA_COUNTERS
-};
-
-/* The loader sets this before the program is loaded, so that the verifier removes unused code. Big-endian where the
-   wire is. The only constants: they are the whole of .rodata. */
-struct configuration {
-    uint16_t port;
-    uint16_t ticket[3]; /* random: source address of what sa_switch passes up, so that no other packet has it */
-    uint32_t partial_accepted; /* a port may carry checksums that are not yet complete */
-    uint32_t impaired;
-    uint32_t owner_pid; /* process that loaded the program, and when it started, in clock ticks since boot */
-    uint32_t address_count;
-    uint64_t owner_start;
-    uint32_t addresses[SA_ADDRESSES];
-};
-
-const volatile struct configuration configuration = {0};
+const volatile struct sa_xdp_configuration configuration = {0};
 
 struct slot {
-    struct bpf_spin_lock lock;
-    uint16_t job; /* the owner, for packets still in flight when the slot was given to another job */
-    uint16_t marked;
-    uint32_t generation;
-    uint32_t held;
-    uint64_t seen;
-    uint64_t requesters;             /* below another switch */
+    SA_XDP_SLOT
     uint32_t sums[SA_ELEMENTS]; /* host byte order */
-};
-
-/* Where a worker is. Most is learnt from its own packets: no result is sent before every worker has sent one. A parent
-   sends nothing before it got something: the loader says where it is. */
-struct member {
-    uint32_t address;
-    uint16_t port;
-    uint16_t ethernet[6]; /* learnt: of a frame to it, destination and source */
-    uint16_t lost;           /* set by the loader when its interface is gone or down: learn another */
-    uint32_t switch_address; /* learnt */
-    uint32_t ifindex;        /* learnt; 0: not yet */
-};
-
-struct range {
-    uint32_t first_slot;
-    uint32_t window;
-};
-
-struct job {
-    uint32_t generation;
-    uint32_t workers;
-    uint32_t elements;
-    uint32_t stream_count;
-    uint64_t full;
-    uint32_t parent; /* its rank there, counted from 1; 0: this is the root. Where it is: behind the workers */
-    uint32_t padding;
-    struct member members[SA_WORKERS_MAX];
-    struct range streams[SA_STREAMS_MAX];
 };
 
 struct scratch {
@@ -110,16 +52,7 @@ struct scratch {
 };
 
 struct counters {
-    uint64_t packets[SA_COUNTERS];
-};
-
-/* The faults of one port: probabilities in units of 2^-32, and the generator they draw from, one per CPU. */
-struct impairment {
-    uint32_t loss_in;
-    uint32_t loss_out;
-    uint32_t mark_out;
-    uint32_t padding;
-    uint64_t state;
+    uint64_t packets[SA_XDP_EXTRAS];
 };
 
 /* Sizes of slots and jobs are the loader's. Index of a slot version: 2 * slot + version. */
@@ -135,7 +68,7 @@ struct {
     __uint(max_entries, 1);
     __uint(map_flags, BPF_F_NO_PREALLOC);
     __type(key, uint32_t);
-    __type(value, struct job);
+    __type(value, struct sa_xdp_job);
 } jobs SEC(".maps");
 
 struct {
@@ -156,13 +89,13 @@ struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_HASH);
     __uint(max_entries, 256);
     __type(key, uint32_t);
-    __type(value, struct impairment);
+    __type(value, struct sa_xdp_impairment);
 } impairments SEC(".maps");
 
 SA_INLINE void count(uint32_t what) {
     uint32_t zero = 0;
     struct counters *counters = bpf_map_lookup_elem(&counts, &zero);
-    if (counters && what < SA_COUNTERS) counters->packets[what]++;
+    if (counters && what < SA_XDP_EXTRAS) counters->packets[what]++;
 }
 
 SA_INLINE uint32_t folded(uint64_t sum) {
@@ -297,19 +230,19 @@ SA_INLINE uint32_t index_of(const struct sa_header *header) {
 }
 
 /* S1, in its order; SA_ABSORBED if the packet is its job's. */
-SA_INLINE uint32_t membership_fault(const struct job *job, const struct sa_header *header, uint32_t address,
+SA_INLINE uint32_t membership_fault(const struct sa_xdp_job *job, const struct sa_header *header, uint32_t address,
                                     uint16_t port) {
     uint32_t rank = header->rank & ~SA_MARKED, stream = header->stream, slot = SA_BE16(header->slot);
     uint32_t kind = SA_BE32(header->kind), result = kind & SA_RESULT;
     if (!job) return result ? SA_DROP_RESULT : SA_DROP_JOB;
-    const struct member *parent = &job->members[job->workers & (SA_WORKERS_MAX - 1)];
+    const struct sa_xdp_member *parent = &job->members[job->workers & (SA_WORKERS_MAX - 1)];
     if (result && (!job->parent || parent->address != address || parent->port != port)) return SA_DROP_RESULT;
     if (SA_BE32(header->generation) != job->generation) return SA_DROP_GENERATION;
     if (stream >= job->stream_count) return SA_DROP_STREAM;
-    const struct range *range = &job->streams[stream & (SA_STREAMS_MAX - 1)];
+    const struct sa_xdp_range *range = &job->streams[stream & (SA_STREAMS_MAX - 1)];
     if (slot - range->first_slot >= range->window) return SA_DROP_SLOT;
     if (!result && rank >= job->workers) return SA_DROP_RANK;
-    const struct member *member = &job->members[rank & (SA_WORKERS_MAX - 1)];
+    const struct sa_xdp_member *member = &job->members[rank & (SA_WORKERS_MAX - 1)];
     if (!result && (member->address != address || member->port != port)) return SA_DROP_PORT;
     if (sa_route(kind) && job->parent) return SA_DROP_ROUTE;
     if (sa_route(kind) && (sa_owner(kind) >= job->workers || job->workers < 2)) return SA_DROP_OWNER;
@@ -320,7 +253,7 @@ SA_INLINE uint32_t membership_fault(const struct job *job, const struct sa_heade
 
 /* Remember how the worker is reached. Written only when new: the line is read by all CPUs. The interface stays until it
    is gone or down, which the loader sees: a host with the worker's address behind another interface gets no results. */
-SA_INLINE void learn(struct member *member, const struct ethhdr *ethernet, uint32_t address, uint32_t ifindex) {
+SA_INLINE void learn(struct sa_xdp_member *member, const struct ethhdr *ethernet, uint32_t address, uint32_t ifindex) {
     if (member->ifindex && member->ifindex != ifindex && !member->lost) return;
     const uint16_t *to = (const void *)ethernet->h_dest, *from = (const void *)ethernet->h_source;
     if (member->ifindex == ifindex && !member->lost && member->switch_address == address && member->ethernet[0] == from[0] &&
@@ -338,7 +271,7 @@ SA_INLINE void learn(struct member *member, const struct ethhdr *ethernet, uint3
 }
 
 SA_INLINE int is_ours(uint32_t address) {
-    for (uint32_t i = 0; i < SA_ADDRESSES; i++) {
+    for (uint32_t i = 0; i < SA_XDP_ADDRESSES; i++) {
         if (i >= configuration.address_count) break;
         if (configuration.addresses[i] == address) return 1;
     }
@@ -346,7 +279,7 @@ SA_INLINE int is_ours(uint32_t address) {
 }
 
 /* Returns the impairments of a port; 0: none. */
-SA_INLINE struct impairment *impairment_of(uint32_t ifindex) {
+SA_INLINE struct sa_xdp_impairment *impairment_of(uint32_t ifindex) {
     return configuration.impaired ? bpf_map_lookup_elem(&impairments, &ifindex) : 0;
 }
 
@@ -402,14 +335,14 @@ SA_INLINE int take(struct xdp_md *ctx, const struct ethhdr *ethernet, const stru
         uint64_t sum = packet_sum(scratch, size) + pseudo + bytes + port + udp->dest + check;
         uint32_t partial = configuration.partial_accepted && check == folded(pseudo);
         if (folded(sum) != 0xffff && !partial) {
-            count(SA_DROP_CHECKSUM);
+            count(SA_XDP_DROP_CHECKSUM);
             return XDP_DROP;
         }
     }
     uint32_t result = SA_BE32(header->kind) & SA_RESULT, rank = header->rank & SA_RANK_BITS;
     if (!result && sa_is_ce(ip->tos)) scratch->header.rank |= SA_MARKED; /* G2 */
     uint32_t job_id = SA_BE16(header->job);
-    struct job *job = bpf_map_lookup_elem(&jobs, &job_id);
+    struct sa_xdp_job *job = bpf_map_lookup_elem(&jobs, &job_id);
     outcome = membership_fault(job, header, address, port);
     if (outcome != SA_ABSORBED || !job || size > SA_PACKET_MAX) {
         count(outcome);
@@ -442,9 +375,9 @@ int sa_switch(struct xdp_md *ctx) {
     if (udp_bytes < sizeof(*udp) || ip_bytes < sizeof(*ip) + udp_bytes ||
         bpf_xdp_get_buff_len(ctx) < sizeof(*ethernet) + ip_bytes)
         return XDP_PASS; /* cut off: the stack drops it */
-    struct impairment *impairment = impairment_of(ctx->ingress_ifindex);
+    struct sa_xdp_impairment *impairment = impairment_of(ctx->ingress_ifindex);
     if (impairment && sa_random_hit(&impairment->state, impairment->loss_in)) {
-        count(SA_LOST_IN);
+        count(SA_XDP_UP_LOST);
         return XDP_DROP;
     }
     return take(ctx, ethernet, ip, udp, udp_bytes - sizeof(*udp));
@@ -462,11 +395,11 @@ SA_INLINE int is_partial(struct __sk_buff *skb, uint16_t field) {
 
 /* Address the frame to one worker and send a copy of it out of that worker's port, through its queueing discipline. sum:
    of the checksum, what is the same for every target. complete: 0xffff, or 0 if the checksum is to be partial. */
-SA_INLINE void deliver(struct __sk_buff *skb, const struct member *member, uint32_t sum, uint32_t complete) {
+SA_INLINE void deliver(struct __sk_buff *skb, const struct sa_xdp_member *member, uint32_t sum, uint32_t complete) {
     uint32_t ifindex = member->ifindex;
-    struct impairment *impairment = impairment_of(ifindex);
+    struct sa_xdp_impairment *impairment = impairment_of(ifindex);
     if (impairment && sa_random_hit(&impairment->state, impairment->loss_out)) {
-        count(SA_LOST_OUT);
+        count(SA_XDP_DOWN_LOST);
         return;
     }
     void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -493,8 +426,8 @@ SA_INLINE void deliver(struct __sk_buff *skb, const struct member *member, uint3
     uint32_t check = folded(addresses + sum + (port & complete)) ^ complete;
     udp->check = (uint16_t)(check ? check : complete);
     int64_t error = ifindex ? bpf_clone_redirect(skb, ifindex, 0) : -1;
-    count(error ? SA_SEND_ERRORS : SA_SENT);
-    if (mark) count(SA_RESULTS_MARKED);
+    count(error ? SA_XDP_SEND_ERRORS : SA_XDP_RESULTS_SENT);
+    if (mark) count(SA_XDP_ECN_MARKED);
 }
 
 /* Send the frame, a result of the job in the scratch's header, to those of `targets` that the job has. sum: what
@@ -505,7 +438,7 @@ __attribute__((noinline)) int sa_send(struct __sk_buff *skb, uint64_t targets, u
     struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
     if (!scratch) return 0;
     uint32_t job_id = SA_BE16(scratch->header.job), size = SA_HEADER_BYTES + 4u * SA_BE16(scratch->header.elements);
-    struct job *job = bpf_map_lookup_elem(&jobs, &job_id);
+    struct sa_xdp_job *job = bpf_map_lookup_elem(&jobs, &job_id);
     if (!job || job->generation != SA_BE32(scratch->header.generation)) return 0; /* evicted meanwhile (S8) */
     uint32_t complete = (partial - 1u) & 0xffff, up = !(SA_BE32(scratch->header.kind) & SA_RESULT);
     uint32_t workers = job->workers + up; /* what isn't a result is for the parent behind them */
@@ -527,7 +460,7 @@ __attribute__((noinline)) int sa_reshape(struct __sk_buff *skb, uint32_t header_
     if (!scratch) return -1;
     if (!header_only) {
         uint32_t job_id = SA_BE16(scratch->header.job);
-        struct job *job = bpf_map_lookup_elem(&jobs, &job_id);
+        struct sa_xdp_job *job = bpf_map_lookup_elem(&jobs, &job_id);
         if (!job) return -1;
         elements = job->elements;
         scratch->header.elements = SA_BE16((uint16_t)elements);
@@ -537,7 +470,7 @@ __attribute__((noinline)) int sa_reshape(struct __sk_buff *skb, uint32_t header_
     uint32_t size = SA_HEADER_BYTES + 4 * elements;
     if (size < SA_HEADER_BYTES || size > SA_PACKET_MAX || bpf_skb_change_tail(skb, SA_HEADERS_BYTES + size, 0) ||
         bpf_skb_store_bytes(skb, SA_HEADERS_BYTES, scratch, size, 0)) {
-        count(SA_SEND_ERRORS);
+        count(SA_XDP_SEND_ERRORS);
         return -1;
     }
     void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -584,7 +517,7 @@ int sa_deliver(struct __sk_buff *skb) {
     if (targets & givers && (sum = sa_reshape(skb, 1)) >= 0) sa_send(skb, targets & givers, sum, partial);
     return TC_ACT_SHOT;
 lost:
-    count(SA_SEND_ERRORS);
+    count(SA_XDP_SEND_ERRORS);
     return TC_ACT_SHOT;
 }
 

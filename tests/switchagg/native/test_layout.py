@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from switchagg.description import WORDS
-from switchagg.native import headers
+from switchagg.native import headers, libbpf
 from transport.links.udp_link import UDP_COUNTERS
 from transport.meshes.mesh import HEAD_BYTES_MAX
 from transport.rdma.verbs import QPState
@@ -69,6 +69,35 @@ def test_structs_and_constants_are_read_as_the_compiler_reads_them(tmp_path: Pat
         if (value - said) % (1 << 64)
     }
     assert differing == {}
+
+
+LIBBPF = {
+    "bpf_link_create_opts": libbpf.LinkOptions,
+    "bpf_test_run_opts": libbpf.TestOptions,
+    "bpf_tc_hook": libbpf.TcHook,
+    "bpf_tc_opts": libbpf.TcOptions,
+    "bpf_prog_info": libbpf.ProgramInfo,
+    "bpf_map_info": libbpf.MapInfo,
+}
+
+
+def test_the_fields_of_libbpf_s_structures_lie_where_its_headers_have_them(tmp_path: Path) -> None:
+    compiler = shutil.which("gcc") or shutil.which("clang")
+    if compiler is None or not Path("/usr/include/bpf/libbpf.h").exists():
+        pytest.skip("needs a C compiler and libbpf-dev")
+    places = {
+        f"offsetof(struct {name}, {field}), sizeof(((struct {name} *)0)->{field})": getattr(kind, field)
+        for name, kind in LIBBPF.items()
+        for field, _ in kind._fields_
+    }
+    lines = "".join(f'    printf("%zu %zu\\n", {expression});\n' for expression in places)
+    includes = "".join(f"#include <{name}>\n" for name in ("stddef.h", "stdio.h", "bpf/bpf.h", "bpf/libbpf.h"))
+    (tmp_path / "layout.c").write_text(f"{includes}int main(void) {{\n{lines}    return 0;\n}}\n")
+    subprocess.run([compiler, "layout.c", "-o", "layout"], cwd=tmp_path, check=True)
+    printed = subprocess.run([tmp_path / "layout"], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert {name: f"{place.offset} {place.size}" for name, place in places.items()} == dict(
+        zip(places, printed, strict=True)
+    )
 
 
 def test_python_s_own_numbers_are_c_s() -> None:
