@@ -9,7 +9,6 @@ from typing import Any
 
 from emulation.scenario.scenario import Scenario
 from emulation.scenario.scenario_tables import AUTO, FLOW, FORMULA, PACKET
-from emulation.sim.engine.engine_choice import AUTO as ENGINE
 from emulation.sim.flow.flow_methods import FLOWS
 from emulation.sim.flow.flow_simulation import FlowSimulation, NotDescribed
 from emulation.sim.network.simulation import Simulation, SimulationConfig
@@ -117,7 +116,7 @@ def seconds_by_packets(method: str, config: SimulationConfig, size_bytes: int) -
     """Wall-clock time that allreduces of so many bytes in all would take on this machine."""
     probe_bytes = min(max(PROBE_BYTES, 64 * config.workers), max(4, size_bytes)) // 4 * 4
     begin = time.perf_counter()
-    time_allreduce(dataclasses.replace(config, codec="", engine=ENGINE), method, probe_bytes)
+    time_allreduce(dataclasses.replace(config, codec=""), method, probe_bytes)
     return (time.perf_counter() - begin) * size_bytes / probe_bytes
 
 

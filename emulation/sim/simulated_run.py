@@ -22,10 +22,9 @@ from emulation.scenario.profiles.workload_keys import rank_ns
 from emulation.scenario.scenario import Scenario
 from emulation.scenario.scenario_checks import frame_bytes_of, hosts_of
 from emulation.scenario.scenario_flows import own_hosts
-from emulation.scenario.scenario_tables import BEST, CUBIC, ENDLESS, KERNEL, PACKET, RDMA_CONTROLS, SAME
+from emulation.scenario.scenario_tables import BEST, CUBIC, ENDLESS, KERNEL, PACKET, RDMA_CONTROLS
 from emulation.scenario.workload_kinds import DDP, FSDP, TP, WORKLOADS
 from emulation.sim.asynchronous import AsynchronousTraining
-from emulation.sim.engine.engine_choice import AUTO, PYTHON, further_job_unsupported
 from emulation.sim.fidelity_level import FidelityLevel, fidelity_level_of
 from emulation.sim.host_costs import HostCosts
 from emulation.sim.layers import LayeredTraining, Schedule
@@ -182,7 +181,7 @@ def _simulation(scenario: Scenario, method: str, config: SimulationConfig, level
     switch, jobs, of_flows = scenario.switch, scenario.jobs, own_hosts(scenario.flows)
     demand_slots = config.requested_slots
     other_hosts = of_flows + hosts_of(jobs) + sum(servers_of(job, method) for job in jobs)
-    config = dataclasses.replace(config, other_hosts=other_hosts, engine=_engine(scenario, method, config))
+    config = dataclasses.replace(config, other_hosts=other_hosts)
     if scenario.topology.pfc_bytes:
         config = dataclasses.replace(config, pfc=_pfc(scenario, method, config))
     if jobs:
@@ -199,15 +198,6 @@ def _simulation(scenario: Scenario, method: str, config: SimulationConfig, level
         )
         first.shared.documents.append(beside.document)
     return first
-
-
-def _engine(scenario: Scenario, method: str, config: SimulationConfig) -> str:
-    """The packet engine that the measured job and all beside it can be on; Python's, if the network has to be its."""
-    its = dataclasses.replace(config, codec="")
-    jobs = (method if job.method == SAME else job.method for job in scenario.jobs if not job.profile)
-    of_python = scenario.flows or scenario.jobs or METHODS[method].loses  # hosts that C's pauses don't know
-    lacks = bool(scenario.topology.pfc_bytes and of_python) or any(further_job_unsupported(job, its) for job in jobs)
-    return PYTHON if lacks else AUTO
 
 
 def _pfc(scenario: Scenario, method: str, config: SimulationConfig) -> PfcConfig:
@@ -284,9 +274,7 @@ def _cost(scenario: Scenario, name: MethodName) -> LinearCost:
     """The cost of a transfer alone, measured in virtual time."""
     sizes = (SMALL_BYTES, LARGE_BYTES)
     spec = name.spec and dataclasses.replace(name.spec, feedback="", momentum=0.0, least=0, warmup=0)
-    config = dataclasses.replace(
-        simulation_config(scenario, str(spec or "")), tcp="", engine=AUTO
-    )  # not of how it starts
+    config = dataclasses.replace(simulation_config(scenario, str(spec or "")), tcp="")  # not of how it starts
     times = [time_allreduce(config, name.method, size, "float32" if spec else "int32").duration_ns for size in sizes]
     return fit_cost(sizes, times)
 

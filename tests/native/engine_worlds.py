@@ -8,7 +8,6 @@ import hashlib
 import random
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,8 @@ def calls_of(seed: int) -> tuple[str, dict[str, Any]]:
         config, method = hosts.world(source)
         if seed % 8 == 5:
             config, method = hosts.served(source, ("bsp", "backup")), "ps"
-        return method, hosts.told(replace(config, engine="compiled"), method, seed, size_only=seed % 8 == 7)
-    return "switch", switches.told(switches.world(source), "compiled", seed, SizeOnlyArray if seed % 8 == 6 else None)
+        return method, hosts.told(config, method, seed, size_only=seed % 8 == 7)
+    return "switch", switches.told(switches.world(source), seed, SizeOnlyArray if seed % 8 == 6 else None)
 
 
 def main(first: int, end: int) -> None:

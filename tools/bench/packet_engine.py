@@ -22,15 +22,18 @@ from emulation.experiments.bench.bandwidths import MEGABYTE
 from emulation.report import table_kit
 from emulation.scenario.scenario import find, load
 from emulation.scenario.topologies.topology import Fabric
-from emulation.sim.engine.engine_choice import COMPILED, PYTHON
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.simulated_run import simulation_config
 from emulation.sim.size_only import SizeOnlyArray
 from switchagg.native import library
+from tests.oracles.oracle_network import oracle
 
 Log = Callable[[str], None]
+
+PYTHON, COMPILED = "python", "compiled"
+"""The oracle, and the network in C."""
 
 LINK = LinkConfig(100_000_000_000, 1_000)
 ROUNDS = 3
@@ -114,8 +117,8 @@ def _best(case: EngineCase) -> dict[str, Any]:
 def _row(case: EngineCase) -> dict[str, Any]:
     begun_ns, begun_cpu = time.monotonic_ns(), time.process_time_ns()
     fabric = Fabric("leaf_spine", racks=case.racks) if case.racks else Fabric()
-    config = SimulationConfig(case.workers, LINK, fabric=fabric, dataplane="native", engine=case.engine)
-    simulation = SIMULATIONS[case.method](config)
+    config = SimulationConfig(case.workers, LINK, fabric=fabric, dataplane="native")
+    simulation = SIMULATIONS[case.method](_on(case.engine, config))
     count = case.size_bytes // 4
     values = [np.full(count, rank, np.int32) for rank in range(case.workers if case.values else 0)]
     ready_cpu = time.process_time_ns()
@@ -135,6 +138,10 @@ def _row(case: EngineCase) -> dict[str, Any]:
         "virtual_ns": simulation.network.now_ns,
         "wrong_elements": wrong if case.values else None,
     }
+
+
+def _on(engine: str, config: SimulationConfig) -> SimulationConfig:
+    return oracle(config) if engine == PYTHON else config
 
 
 def _run(simulation: Simulation, arrays: Sequence[NDArray[Any] | SizeOnlyArray]) -> None:
@@ -163,8 +170,8 @@ class _Repeated(NamedTuple):
 
 def _repeated(case: _Repeated) -> dict[str, Any]:
     """The scenario's gradients, summed so often on its network, without training and without values."""
-    config = replace(simulation_config(load(find(SCENARIO))), engine=case.engine, dataplane="native")
-    simulation = SIMULATIONS[case.method](config)
+    config = replace(simulation_config(load(find(SCENARIO))), dataplane="native")
+    simulation = SIMULATIONS[case.method](_on(case.engine, config))
     begun_ns = time.process_time_ns()
     for _ in range(case.allreduces):
         _run(simulation, [SizeOnlyArray(GRADIENT_BYTES // 4, np.float32)] * config.workers)

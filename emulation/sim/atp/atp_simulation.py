@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from emulation.sim.atp.aggregators import INDEXES_MOST, Aggregators, ChunkKey, ChunkSum, Fallback, Indexes, Update
-from emulation.sim.network.aggregation_host import AggregationHost
-from emulation.sim.network.simulated_link import CE, ECT, UDP_FRAMING_BYTES, CorruptedFrame, SimulatedLink
+from emulation.sim.engine.links import SimulatedLink
+from emulation.sim.network.endpoint_host import EndpointHost
+from emulation.sim.network.simulated_link import CE, ECT, UDP_FRAMING_BYTES
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switch_simulation import EndpointSimulation
 from emulation.sim.network.switched_network import SwitchedNetwork
@@ -136,7 +137,7 @@ class AtpPlane:
         return outputs
 
 
-class AtpHost(AggregationHost):
+class AtpHost(EndpointHost):
     """A worker: packets say where they shall be summed; results say where the slot's next chunk shall be."""
 
     def __init__(self, *args: Any, indexes: Mapping[int, int], priority: int, **more: Any) -> None:
@@ -170,12 +171,10 @@ class AtpServer:
         self._ends = ends
 
     def receive(self, frame: Any, _sender: int, to: int) -> None:
-        """An update, whole or in part."""
-        if frame.__class__ is CorruptedFrame:
-            frame = frame.received()
-            if frame is None:
-                self.drop_checksum += 1
-                return
+        """An update, whole or in part; None: its checksum is wrong."""
+        if frame is None:
+            self.drop_checksum += 1
+            return
         update = _update(frame)
         result = self.fallback.take(replace(update, marked=True) if to & CE else update)
         if result is not None:

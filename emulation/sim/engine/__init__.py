@@ -1,5 +1,5 @@
-"""The packet simulator in C (`emulation/sim/native`) behind the classes of `network`, event for event the same.
+"""The packet simulator in C (`emulation/sim/native`): its clock, links, and hosts in C and in Python on them.
 
-Imported by network; imports its classes, and replaces them.
-Start at compiled_network.py; engine_choice.py says when it is used.
+Imported by network, whose constants it takes.
+Start at packet_clock.py, then links.py.
 """

@@ -1,90 +1,123 @@
-"""Hosts in Python on links in C: their frames stay here, under the numbers that travel through C."""
+"""Hosts and programs of switches in Python on links in C: their bytes travel in C, other frames are objects here."""
 
+import ctypes
 import weakref
 import zlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from emulation.sim.engine import engine_library
-from emulation.sim.network.simulated_link import NODE_MASK, Bodiless, CorruptedFrame
+from emulation.sim.network.simulated_link import NODE_MASK
 from emulation.sim.network.virtual_clock import Action
 from switchagg.native import headers
-from switchagg.native.headers import SIM_PYTHON_BODILESS
-from switchagg.native.library import load
+from switchagg.native.library import load_holding_gil
+from switchagg.wire import Bundle
 
 if TYPE_CHECKING:
-    from emulation.sim.engine.compiled_clock import CompiledClock
+    from emulation.sim.engine.packet_clock import PacketClock
 
 
 class PythonHosts:
-    """The Python hosts of one network. `receivers`: what an address does with a frame (frame, sender, to)."""
+    """The Python hosts of one network. `receivers`: what an address does with a frame (frame, sender, to).
 
-    def __init__(self, clock: "CompiledClock", traced: bool) -> None:
+    A frame is a packet of method `switch`, an array (1, size) uint8, or the bytes of another one: None at a receiver
+    whose checksum finds damage. Any other object is a frame without bits, whose length is `len` and whose `damaged()`
+    is the frame that arrives if bits flip.
+    """
+
+    def __init__(self, clock: "PacketClock", traced: bool) -> None:
         self.receivers: dict[int, Action] = {}
-        self._library = load()
-        self._frames: list[Any] = [None]  # by number; those whose number is free are kept until it is taken again
-        self._bodiless: dict[type, int] = {}
+        self._library = load_holding_gil()
+        self._objects: list[Any] = [None]  # by number; those whose number is free are kept until it is taken again
         self._traced = traced
         self._clock = weakref.ref(clock)
         hosts = weakref.ref(self)  # C's hold on these functions is no cycle
         self._callbacks = (
             headers.callback("sim_arrive")(lambda number, sender, to: _of(hosts)._arrive(number, sender, to)),
-            headers.callback("sim_damage")(
-                lambda number, new, burst, first_bit: _of(hosts)._damage(number, new, burst, first_bit)
-            ),
+            headers.callback("sim_damage")(lambda number, new: _of(hosts)._damage(number, new)),
+            headers.callback("sim_arrive_bytes")(lambda *arrival: _of(hosts)._arrive_bytes(*arrival)),
         )
-        self.handle = engine_library.there(self._library.sa_sim_python(clock.handle, *self._callbacks))
-        self._state = headers.struct("sim_python").from_address(self.handle)
+        self._handle = engine_library.there(self._library.sa_sim_python(clock.handle, *self._callbacks))
+        self._state = headers.struct("sim_python").from_address(self._handle)
 
     def attach(self, address: int, receive: Action) -> None:
-        """A host in Python is at an address from now on."""
-        if self._library.sa_sim_python_at(self.handle, address):
+        """A host in Python is at an address from now on, beside one in C, if that is there: each has its frames."""
+        clock = self._clock()
+        assert clock is not None
+        if not self._library.sa_sim_attached(clock.handle, address) and self._library.sa_sim_python_at(
+            self._handle, address
+        ):
             raise MemoryError("no memory for hosts")
         self.receivers[address] = receive
 
-    def send(self, link: int, frame: Any, size_bytes: int, ready_ns: int, sender: int, to: int, ahead: int = 0) -> bool:
-        """As of `SimulatedLink`, on a link in C."""
+    def run_program(self, switch: int, address: int, receive: Action) -> None:
+        """Packets for a switch, whose address this is, are a program's in Python."""
+        self._library.sa_sim_program(switch, self._handle, address)
+        self.receivers[address] = receive
+
+    def send(
+        self,
+        link: int,
+        frame: Any,
+        size_bytes: int,
+        ready_ns: int,
+        sender: int,
+        to: int,
+        ahead: bool = False,
+        backlog: int | None = None,
+    ) -> bool:
+        """As of `SimulatedLink`, on a link in C. backlog: what C has of the sender's frames in its host's queue."""
         kind = frame.__class__
-        how = self._bodiless.get(kind)
-        if how is None:
-            how = self._bodiless[kind] = SIM_PYTHON_BODILESS * isinstance(frame, Bodiless)
-        self._keep(self._state.next, frame)
-        accepted: int = self._library.sa_sim_python_send(
-            self.handle,
-            link,
-            how | ahead,
-            len(frame),
-            size_bytes,
-            getattr(frame, "flow", 0),
-            self._content(frame) if self._traced else 0,
-            ready_ns,
-            sender,
-            to,
-        )
+        accepted: int
+        if kind is np.ndarray or kind is bytes:
+            data = frame if kind is bytes else frame.tobytes()
+            way = self._handle, link, ahead, kind is np.ndarray
+            accepted = self._library.sa_sim_send_bytes(*way, data, len(data), size_bytes, ready_ns, sender, to)
+        else:
+            self._keep(self._state.next, frame)
+            crc = zlib.crc32(frame.data) if self._traced else 0
+            facts = len(frame), size_bytes, frame.flow, crc, backlog
+            accepted = self._library.sa_sim_send_object(self._handle, link, ahead, *facts, ready_ns, sender, to)
         if accepted < 0:
             raise MemoryError("no memory for a frame")
         return bool(accepted)
 
-    def _keep(self, number: int, frame: Any) -> None:
-        if number < len(self._frames):
-            self._frames[number] = frame
-        else:
-            assert number == len(self._frames), "numbers are given in turn"
-            self._frames.append(frame)
+    def send_results(self, switch: int, bundle: Bundle, ports: Sequence[int], bits: int) -> None:
+        """A program's packets (n, size) leave for these addresses, all of each before the next. bits: of their `to`."""
+        count, size = bundle.shape
+        to = (ctypes.c_uint32 * len(ports))(*ports)
+        if self._library.sa_sim_send_results(switch, bundle.tobytes(), count, size, to, len(ports), bits):
+            raise MemoryError("no memory for a frame")
 
-    def _content(self, frame: Any) -> int:
-        """The frame's part of a trace."""
-        return zlib.crc32(getattr(frame, "data", frame))
+    def _keep(self, number: int, frame: Any) -> None:
+        if number < len(self._objects):
+            self._objects[number] = frame
+        else:
+            assert number == len(self._objects), "numbers are given in turn"
+            self._objects.append(frame)
 
     def _arrive(self, number: int, sender: int, to: int) -> None:
-        clock = self._clock()
-        assert clock is not None
-        clock.guarded(self.receivers[to & NODE_MASK], self._frames[number], sender, to)
+        self._hand_over(self._objects[number], sender, to)
 
-    def _damage(self, number: int, new: int, burst: int, first_bit: int) -> int:
-        frame = self._frames[number]
-        damaged = CorruptedFrame(frame, burst, first_bit) if burst else frame.damaged()
-        self._keep(new, damaged)
-        return self._content(damaged) if self._traced else 0
+    def _arrive_bytes(self, is_packet: int, data: int | None, length: int, sender: int, to: int) -> None:
+        frame: Any = None if data is None else ctypes.string_at(data, length)
+        if is_packet and frame is not None:
+            frame = np.frombuffer(frame, np.uint8).reshape(1, length)
+        self._hand_over(frame, sender, to)
+
+    def _hand_over(self, frame: Any, sender: int, to: int) -> None:
+        clock, receive = self._clock(), self.receivers.get(to & NODE_MASK)
+        assert clock is not None
+        clock.guarded(_nobody if receive is None else receive, frame, sender, to)
+
+    def _damage(self, number: int, new: int) -> None:
+        self._keep(new, self._objects[number].damaged())
+
+
+def _nobody(_frame: object, _sender: int, to: int) -> None:
+    raise AssertionError(f"a frame for address {to & NODE_MASK}, whose host is not attached")
 
 
 def _of(hosts: "weakref.ref[PythonHosts]") -> PythonHosts:

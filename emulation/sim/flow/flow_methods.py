@@ -16,9 +16,10 @@ from emulation.sim.flow.phases import PHASED, Chains, LinkPhase, phased
 from emulation.sim.flow.servers import PsActor
 from emulation.sim.flow.switching import Tree, shape_of_call
 from emulation.sim.host_costs import Processor
-from emulation.sim.network.aggregation_host import CREDIT_BYTES_MAX, CREDIT_NS, SimulatedCall
+from emulation.sim.network.aggregation_host import SimulatedCall
 from emulation.sim.network.gloo_simulation import as_gloo_does, compressed
 from emulation.sim.network.host_simulation import measured_choice
+from emulation.sim.network.host_uplink import CREDIT_BYTES_MAX, CREDIT_NS
 from emulation.sim.network.simulated_link import IP_BYTES
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.size_only import SizeOnlyArray

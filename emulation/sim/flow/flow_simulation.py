@@ -21,7 +21,8 @@ from emulation.sim.flow.call_load import CallLoad
 from emulation.sim.flow.call_values import carry_out
 from emulation.sim.flow.flow_network import FlowNetwork
 from emulation.sim.flow.formula import formula_shape
-from emulation.sim.network.aggregation_host import Done, SimulatedCall
+from emulation.sim.network.aggregation_host import SimulatedCall
+from emulation.sim.network.host_uplink import Done
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.size_only import SizeOnlyArray
 from switchagg.calls.call_request import CallRequest

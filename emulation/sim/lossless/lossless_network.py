@@ -1,14 +1,18 @@
 """A switched network whose links are lossless: every port of a switch can pause what leads to it."""
 
+import ctypes
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
 from emulation.scenario.topologies.topology import Hop, Topology
+from emulation.sim.engine import engine_library
+from emulation.sim.engine.packet_clock import PacketClock
 from emulation.sim.lossless.deadlock import DeadlockWatch, refuse_cycles
-from emulation.sim.lossless.pausing import Charges, IngressPort, PausableLink, PfcConfig
-from emulation.sim.network.simulated_link import CLASS_SHIFT, LinkConfig, SimulatedLink
+from emulation.sim.lossless.pausing import IngressPort, PausableLink, PfcConfig, facts_of
+from emulation.sim.network.simulated_link import CLASS_SHIFT, LinkConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
+from switchagg.native.library import load
 from switchagg.priority import BEST_EFFORT, CLASSES
 
 
@@ -34,7 +38,6 @@ class LosslessNetwork(SwitchedNetwork):
             view.path(sender, to) for view in topology.views for sender, to in permutations(topology.hosts, 2)
         )
         self.pfc = pfc
-        self.charges = Charges()
         self.pausable: dict[Hop, PausableLink] = {}
         super().__init__(topology, link, latency_ns=latency_ns, seed=seed, trace=trace)
         self.ports = {
@@ -46,6 +49,11 @@ class LosslessNetwork(SwitchedNetwork):
         self.tcp_bits = BEST_EFFORT - lossy_classes[-1] << CLASS_SHIFT if lossy_classes else 0
         DeadlockWatch(self.time, self.pausable, pfc.stuck_ns)
         self.documents.append(self.document)
+
+    def _clock(self, trace: bool) -> PacketClock:
+        clock = super()._clock(trace)
+        self._handle = engine_library.there(load().sa_sim_pfc(clock.handle, ctypes.byref(facts_of(self.pfc))))
+        return clock
 
     def document(self) -> dict[str, Any]:
         """`pauses` of a result, as `results_schema.md` has them."""
@@ -74,14 +82,15 @@ class LosslessNetwork(SwitchedNetwork):
             "marked_frames": link.marked_frames,
         }
 
-    def _joined(self, config: LinkConfig, seed: str, hop: Hop) -> SimulatedLink:
+    def _joined(self, config: LinkConfig, seed: str, hop: Hop) -> PausableLink:
         without_tail = replace(config, tail=None)  # headroom is for links that deliver after delay_ns
         link = self.pausable[hop] = self._pausable(without_tail, f"{self._seed} {'-'.join(hop)}", hop)
         return link
 
     def _pausable(self, config: LinkConfig, seed: str, hop: Hop) -> PausableLink:
-        plain = super()._joined(config, seed, hop)
-        return PausableLink(self.time, config, plain.receive, seed, self.pfc, self.charges)
+        link = PausableLink(self.time, config, seed, self._handle)
+        self._lead(link, hop)
+        return link
 
     def _entry(self, link: PausableLink, reverse: PausableLink) -> IngressPort:
-        return IngressPort(link, reverse, self.pfc)
+        return IngressPort(link, reverse, self.pfc.xoff_bytes + self.pfc.headroom(link.config))

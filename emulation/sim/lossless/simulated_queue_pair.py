@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from emulation.scenario.scenario_tables import RDMA_CONTROLS
-from emulation.sim.network.aggregation_host import Alarm
-from emulation.sim.network.simulated_link import CE, ECT, SimulatedLink
+from emulation.sim.engine.links import SimulatedLink
+from emulation.sim.network.host_uplink import Alarm
+from emulation.sim.network.simulated_link import CE, ECT
 from emulation.sim.traffic.host_queue import HostQueue
 from emulation.sim.traffic.segments import TCP_BYTES, TransportSegment
 from switchagg.native.headers import SA_CNP_INTERVAL_NS

@@ -64,7 +64,9 @@ static uint16_t checksum(const struct sim_body *body) {
     return (uint16_t)~total;
 }
 
-static int has_bytes(const struct sim_body *body) { return !body->kind && body->held == body->length; }
+static int is_bytes(const struct sim_body *body) { return !body->kind || body->kind->has_bytes; }
+
+static int has_bytes(const struct sim_body *body) { return is_bytes(body) && body->held == body->length; }
 
 static void flip(uint8_t *bytes, uint32_t held, uint32_t length, uint16_t burst, uint32_t first_bit) {
     for (uint32_t i = 0; burst >> i; i++) {
@@ -86,15 +88,15 @@ static uint32_t crc_of_flips(uint32_t length, uint16_t burst, uint32_t first_bit
 
 void sim_body_damage(struct sim_body *body, uint16_t burst, uint32_t first_bit) {
     if (body->kind && body->kind->damage) {
-        body->kind->damage(body, burst, first_bit);
+        body->kind->damage(body);
         return;
     }
     if (!body->burst && has_bytes(body)) body->checksum = checksum(body);
     body->burst = burst;
-    if (body->kind)
-        body->flipped ^= crc_of_flips(body->length, burst, first_bit);
-    else
+    if (is_bytes(body))
         flip(body->data, body->held, body->length, burst, first_bit);
+    else
+        body->flipped ^= crc_of_flips(body->length, burst, first_bit);
 }
 
 int sim_body_fails(const struct sim_body *body) { return !has_bytes(body) || checksum(body) != body->checksum; }

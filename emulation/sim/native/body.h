@@ -25,13 +25,14 @@
 
 struct sim_body;
 
-/* A kind of frame whose `data` are not its bytes on the wire (a segment: message, offset, length). NULL: they are. */
+/* A kind of frame that is no packet of method `switch`. NULL: it is one, and `data` are its bytes on the wire. */
 struct sim_body_kind {
     uint32_t (*digest)(const struct sim_body *body); /* CRC-32 of the bytes that it stands for, for traces: undamaged */
     void (*copied)(struct sim_body *body);           /* another body is the same now; or NULL */
     void (*end)(struct sim_body *body);              /* its last holder gives it back; or NULL */
-    void (*damage)(struct sim_body *body, uint16_t burst, uint32_t first_bit); /* these bits have flipped; or NULL */
-    int is_bodiless; /* no bits could flip: it is damaged as a whole */
+    void (*damage)(struct sim_body *body);           /* of a frame without bits, which is damaged as a whole; or NULL */
+    uint32_t has_bytes; /* `data` are its bytes, and not what it stands for (a segment: message, offset, length) */
+    uint32_t is_for_python; /* a host in Python takes it, whoever else is at its address */
 };
 
 struct sim_body {

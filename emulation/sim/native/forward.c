@@ -74,18 +74,22 @@ static void send(struct sim_switch *at, struct sim_body *body, int64_t ready_ns,
 
 /* ---- what is for the switch itself */
 
+void sim_switch_send(struct sim_switch *at, struct sim_body *body, uint32_t length, const uint32_t *ports,
+                     uint32_t port_count, uint32_t bits) {
+    body->length = length;
+    body->wire_bytes = length + SIM_UDP_FRAMING_BYTES;
+    body->held = at->sim->size_only ? SA_HEADER_BYTES : length;
+    body->holders = port_count;
+    int64_t ready_ns = at->sim->now_ns + at->latency_ns;
+    for (uint32_t i = 0; i < port_count; i++) send(at, body, ready_ns, at->address, ports[i] | bits);
+}
+
 static void send_results(struct sim_switch *at, struct sim_body **spare, const struct sa_targets *targets,
                          uint32_t length, uint32_t bits) {
     if (!targets->count) return;
     struct sim_body *body = *spare;
     *spare = NULL;
-    body->length = length;
-    body->wire_bytes = length + SIM_UDP_FRAMING_BYTES;
-    body->held = at->sim->size_only ? SA_HEADER_BYTES : length;
-    body->holders = targets->count;
-    int64_t ready_ns = at->sim->now_ns + at->latency_ns;
-    for (uint32_t i = 0; i < targets->count; i++)
-        send(at, body, ready_ns, at->address, targets->ports[i] | bits);
+    sim_switch_send(at, body, length, targets->ports, targets->count, bits);
 }
 
 /* G2: a contribution's mark goes into its header. */
@@ -103,12 +107,19 @@ static void take_mark(struct sa_sim *sim, struct sim_body **body, uint32_t *to) 
 
 static void process(struct sim_switch *at, struct sim_body *body, uint32_t sender, uint32_t to) {
     struct sa_sim *sim = at->sim;
-    if (!at->valued) at->valued = sim_body(sim, sim->size_only ? SA_HEADER_BYTES : at->room_bytes);
-    if (!at->header_only) at->header_only = sim_body(sim, SA_HEADER_BYTES);
     if (sim_body_is_broken(body)) {
         at->drop_checksum++;
-    } else if (at->valued && at->header_only) {
-        take_mark(sim, &body, &to);
+        sim_body_let_go(&sim->pool, body);
+        return;
+    }
+    take_mark(sim, &body, &to);
+    if (at->program) {
+        at->program->receive(at->program, body, sender, to);
+        return;
+    }
+    if (!at->valued) at->valued = sim_body(sim, sim->size_only ? SA_HEADER_BYTES : at->room_bytes);
+    if (!at->header_only) at->header_only = sim_body(sim, SA_HEADER_BYTES);
+    if (at->valued && at->header_only) {
         struct sa_results results;
         enum sa_outcome outcome =
             sa_plane_accept(at->plane, body->data, body->length, sender, at->valued->data, at->header_only->data, &results);
@@ -123,7 +134,7 @@ static void process(struct sim_switch *at, struct sim_body *body, uint32_t sende
 
 static void receive(void *object, struct sim_body *body, uint32_t sender, uint32_t to) {
     struct sim_switch *at = object;
-    if ((to & SIM_NODE_MASK) == at->address && at->plane)
+    if ((to & SIM_NODE_MASK) == at->address && (at->plane || at->program))
         process(at, body, sender, to);
     else
         send(at, body, at->sim->now_ns + at->latency_ns, sender, to);
@@ -158,6 +169,7 @@ static void hand_over(void *object, struct sim_body *body, uint32_t sender, uint
     struct sa_sim *sim = object;
     uint32_t address = to & SIM_NODE_MASK;
     struct sim_node *node = address < sim->node_count ? sim->nodes[address] : NULL;
+    if (body->kind && body->kind->is_for_python) node = sim->python;
     if (node) {
         node->receive(node, body, sender, to);
         return;

@@ -38,10 +38,16 @@ struct sim_switch {
     int64_t latency_ns;
     struct sim_port *ports;
     uint32_t port_count, port_room;
-    struct sa_plane *plane;
+    struct sa_plane *plane;    /* what takes its packets is this, */
+    struct sim_node *program; /* or, where it isn't NULL, a program in Python */
     uint32_t address, room_bytes; /* of its packets at most */
     struct sim_body *valued, *header_only; /* for the next results */
 };
+
+/* Send a packet of `length` bytes from a switch to the addresses `ports`, of which there is one at least. bits: of their `to`.
+   It takes over the only hold on the body. */
+void sim_switch_send(struct sim_switch *at, struct sim_body *body, uint32_t length, const uint32_t *ports,
+                     uint32_t port_count, uint32_t bits);
 
 SA_EXPORT struct sim_link *sa_sim_link(struct sa_sim *sim, const struct sim_link_facts *facts);
 SA_EXPORT struct sim_switch *sa_sim_switch(struct sa_sim *sim, int64_t latency_ns);

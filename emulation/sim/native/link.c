@@ -38,7 +38,7 @@ static void drop(struct sim_link *link, struct sim_body *body, enum sim_fault fa
 static void damage(struct sim_link *link, struct sim_body **body) {
     struct sim_mersenne *random = &link->random->random;
     uint32_t burst = 0, first_bit = 0;
-    if (!(*body)->kind || !(*body)->kind->is_bodiless) {
+    if (!(*body)->kind || !(*body)->kind->damage) {
         uint32_t bits = 8 * (*body)->length, length = 1 + (uint32_t)(sim_mersenne_next(random) * BURST_BITS_MAX);
         if (length > bits) length = bits;
         burst = (uint32_t)(sim_mersenne_next(random) * (1u << length)) | 1u | 1u << (length - 1);

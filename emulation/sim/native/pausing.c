@@ -5,11 +5,12 @@
 #define PAUSE_FRAME_BYTES 64u
 #define CHARGES_AT_ONCE 255u
 
-/* A frame in the buffer of the port it came in by; frames: how many that it caused have not left yet. */
+/* A frame in the buffer of the port it came in by; frames: how many that it caused have not left yet. at: NULL: it stands for
+   frames of a host in Python, which gets the notice `host` when one of them has left. */
 struct sim_charge {
     struct sim_ingress *at;
     struct sim_charge *next; /* idle */
-    uint32_t kind, size_bytes, frames;
+    uint32_t kind, size_bytes, frames, host;
 };
 
 struct charges {
@@ -61,7 +62,9 @@ static void tell(struct sim_ingress *ingress, uint32_t kind, uint32_t on) {
 
 /* A frame of a charge has left; with the last one the buffer is free again. */
 static void left(struct sim_pfc *pfc, struct sim_charge *charge) {
-    if (--charge->frames) return;
+    charge->frames--;
+    if (!charge->at) pfc->sim->notice(charge->host);
+    if (!charge->at || charge->frames) return;
     struct sim_ingress *ingress = charge->at;
     uint32_t kind = charge->kind;
     ingress->held_bytes[kind] -= charge->size_bytes;
@@ -232,6 +235,20 @@ static void arrived(void *object, struct sim_body *body, uint32_t sender, uint32
     pfc->now = NULL;
     left(pfc, charge);
     if (ingress->held_bytes[kind] > (uint64_t)pfc->facts.xoff_bytes && !ingress->pauses[kind]) tell(ingress, kind, 1);
+}
+
+/* ---- hosts in Python */
+
+struct sim_charge *sa_sim_backlog(struct sim_pfc *pfc, uint32_t host) {
+    struct sim_charge *charge = charge_new(pfc);
+    if (charge) *charge = (struct sim_charge){.host = host};
+    return charge;
+}
+
+struct sim_charge *sim_pausing_charge(struct sim_link *link, struct sim_charge *charge) {
+    struct sim_charge *outer = link->pausing->pfc->now;
+    link->pausing->pfc->now = charge;
+    return outer;
 }
 
 /* ---- building */

@@ -62,6 +62,13 @@ SA_EXPORT struct sim_pausing *sa_sim_pausing(struct sim_link *link, struct sim_p
 SA_EXPORT struct sim_ingress *sa_sim_ingress(struct sim_pausing *link, struct sim_pausing *reverse,
                                              uint64_t room_bytes);
 
+/* What frames of a host in Python are sent as: notice(host) each time that one of them has left the host's queue, or was
+   dropped there. Returns NULL without memory. */
+SA_EXPORT struct sim_charge *sa_sim_backlog(struct sim_pfc *pfc, uint32_t host);
+
+/* Let frames that are sent from now on be of this charge; returns that of those before. */
+struct sim_charge *sim_pausing_charge(struct sim_link *link, struct sim_charge *charge);
+
 /* Whether frames of a class that came in by a port wait for a link. */
 SA_EXPORT uint32_t sa_sim_waits_for(const struct sim_pausing *pausing, const struct sim_ingress *ingress, uint32_t kind);
 

@@ -64,6 +64,7 @@ struct sa_sim {
     struct sim_node *owned;
     struct sim_node **nodes; /* by address: hosts */
     uint32_t node_count;
+    struct sim_node *python; /* takes the frames of hosts in Python */
     sim_notice notice;
     sim_due due;
     struct sim_record *records;

@@ -2,37 +2,32 @@
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from emulation.sim.engine import engine_choice
-from emulation.sim.network.aggregation_host import Alarm, Done, HostUplink, SimulatedCall
+from emulation.sim.engine.links import SimulatedLink
+from emulation.sim.network.aggregation_host import SimulatedCall
 from emulation.sim.network.host_simulation import HostSimulation
+from emulation.sim.network.host_uplink import Alarm, Done, HostUplink
 from emulation.sim.network.simulated_link import (
     CE,
     DROPPABLE,
     ECT,
-    NODE_MASK,
     UDP_FRAMING_BYTES,
-    CorruptedFrame,
-    SimulatedLink,
     addressed,
 )
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
-from emulation.sim.network.virtual_clock import Action
 from switchagg.priority import MOST_URGENT
 from transport.bounded.bounded_calls import BoundedJob, loss_of
-from transport.bounded.bounded_packets import DATA, HEADER_BYTES, MAGIC, PathConfig
+from transport.bounded.bounded_packets import DATA, HEADER_BYTES, PathConfig
 from transport.bounded.bounded_party import BoundedParty
 from transport.bounded.bounded_table import BOUNDED
 from transport.collectives.cost import traffic_matrix
 from transport.links.ethernet import ETHERNET_BYTES
 from transport.links.framing import RELIABLE_BYTES
 
-_MAGIC = MAGIC.to_bytes(2, "big")
 KIND_AT = 2
 _REST = RELIABLE_BYTES - HEADER_BYTES + ETHERNET_BYTES + 20 - UDP_FRAMING_BYTES
 """Less values than a segment of the reliable connections, so that a frame is as long as theirs."""
@@ -60,11 +55,9 @@ class BoundedHost:
         self._go_on()
 
     def receive(self, frame: Any, sender: int, to: int) -> None:
-        if frame.__class__ is CorruptedFrame:
-            frame = frame.received()
-            if frame is None:
-                self.drop_checksum += 1
-                return
+        if frame is None:  # its checksum is wrong
+            self.drop_checksum += 1
+            return
         self.arrived[bool(to & DROPPABLE)] += frame[KIND_AT] == DATA
         self.party.receive(frame, sender - self._first, self._network.now_ns, bool(to & CE))
         self._go_on()
@@ -104,8 +97,9 @@ class BoundedSimulation(HostSimulation):
     transfers_cost = False
 
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None, *, method: str) -> None:
+        super().__init__(replace(config, tcp=""), shared, method="direct")
+        self.shared.keep_values()
         self._bounded: list[BoundedHost] = []
-        super().__init__(replace(config, tcp="", engine=engine_choice.PYTHON), shared, method="direct")
         kind = BOUNDED[method]
         options = kind.options(**config.bounded)
         workers = config.workers
@@ -121,7 +115,9 @@ class BoundedSimulation(HostSimulation):
                 windows=flows,
                 terms=str(options),
             )
-            self._bounded.append(BoundedHost(party, uplink, self.first))
+            host = BoundedHost(party, uplink, self.first)
+            self._bounded.append(host)
+            self._attach(member, host.receive)  # beside the member of what is exact
 
     def _path(self, window_bytes: int) -> PathConfig:
         config, reliable = self.config, self.reliable
@@ -135,16 +131,6 @@ class BoundedSimulation(HostSimulation):
             rto_max_ns=config.rto_max_ns,
             retry_limit=config.retry_limit,
         )
-
-    def _attach(self, member: int, receive: Action) -> None:
-        super()._attach(member, partial(self._received, member, receive))
-
-    def _received(self, member: int, otherwise: Action, frame: Any, sender: int, to: int) -> None:
-        data = frame.data if frame.__class__ is CorruptedFrame else frame
-        if bytes(data[:2]) == _MAGIC:
-            self._bounded[member].receive(frame, sender & NODE_MASK, to)
-        else:
-            otherwise(frame, sender, to)
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
         if (call.request.kind, call.request.op) == ("allreduce", "sum") and call.array.dtype == np.float32:

@@ -7,19 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.scenario.topologies.topology import STAR
-from emulation.sim.engine import engine_choice
-from emulation.sim.engine.compiled_group import CompiledGroup
-from emulation.sim.engine.compiled_member import CompiledMember
-from emulation.sim.engine.compiled_network import CompiledNetwork
-from emulation.sim.engine.engine_choice import hosts_unsupported
-from emulation.sim.network.aggregation_host import Done, SimulatedCall
+from emulation.sim.engine.collective_member import CollectiveMember
+from emulation.sim.network.aggregation_host import SimulatedCall
+from emulation.sim.network.host_uplink import Done
 from emulation.sim.network.mesh_host import MemberHost
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.size_only import SizeOnlyArray
 from switchagg.calls.call_request import CallRequest
 from switchagg.description import Kind
-from switchagg.native.library import require
 from switchagg.priority import BEST_EFFORT
 from transport.collectives.choice import SIZES_BYTES, AlgorithmChoice, fit, to_words
 from transport.collectives.collective_party import HEAD_BYTES, CollectiveParty, begins_transfer
@@ -36,7 +32,7 @@ class HostSimulation(Simulation):
         self.method = method
         self.choice = measured_choice(config) if method == "auto" else None
         self.chosen: dict[int, str] = {}  # size in bytes -> what `auto` took, and why
-        self.hosts: list[MemberHost | CompiledMember] = []
+        self.hosts: list[MemberHost | CollectiveMember] = []
         self._parties: list[CollectiveParty] = []
         self._done: list[dict[int, Done]] = []
         weighed = (
@@ -47,34 +43,25 @@ class HostSimulation(Simulation):
             {pair for name in weighed for pair in traffic_matrix(name, config.workers, groups.get(name, 0))}
         )
         group = None
-        if (
-            isinstance(self.shared, CompiledNetwork)
-            and config.engine != engine_choice.PYTHON
-            and not hosts_unsupported(config)
-        ):
-            group = CompiledGroup(self.shared.time, connections, self.first, config.credit_bytes)
-            group.has_costs(config.costs)
+        if not config.tcp:
+            group = self.shared.member_group(connections, self.first, config.credit_bytes, config.costs)
         self._in_c = group is not None
         option, segment_bytes = groups.get(method, 0), config.message_bytes - HEAD_BYTES
         for member in range(config.workers):
             party: CollectiveParty
-            host: MemberHost | CompiledMember
+            host: MemberHost | CollectiveMember
             if group is not None:
                 at = group, self.uplinks[member], self._settle
-                party = host = CompiledMember(
+                party = host = CollectiveMember(
                     member, config.workers, at, job=method, option=option, segment_bytes=segment_bytes
                 )
                 self._attach(member, host.receive_frame)
             else:
-                require(f"method {method}")
                 party = CollectiveParty(member, config.workers, job=method, option=option, segment_bytes=segment_bytes)
                 host = self._mesh_host(member, party, connections, self._settle, method, begins_transfer)
             self.hosts.append(host)
             self._parties.append(party)
             self._done.append({})
-
-    def _network(self) -> SwitchedNetwork:
-        return engine_choice.network(self.config, self.topology, hosts_unsupported)
 
     def _array(self, array: NDArray[Any] | SizeOnlyArray) -> NDArray[Any]:
         if not self._in_c:

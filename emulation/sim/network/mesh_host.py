@@ -1,39 +1,19 @@
-"""MeshHost: a member of a host method on a simulated link. It drives any Party, as a mesh's event loop does.
+"""Members of host methods whose parties are in Python, on connections in C: Python sees whole messages alone."""
 
-Messages wait in a CreditQueue, most urgent first; what left it goes out message by message in that order, over one
-reliable connection to each member it is for. If links serve classes strictly, each class has all of this for itself, as
-in a real mesh with `classes`: no message waits for another class's credit, and what is overtaken on the way does not
-look lost. Acknowledgements go past data that waits. A message is `Sent`, and its credit back, when its last frame was
-put on the link. Frames come and go in virtual time; the party's computing takes none, unless `HostCosts` says so: then
-messages leave the queue, and reach the party, as the host gets to them.
-"""
-
-from collections import deque
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
-from emulation.sim.host_costs import FREE, FlowPacer, HostCosts, Processor
-from emulation.sim.network.aggregation_host import Alarm, HostUplink
-from emulation.sim.network.simulated_link import (
-    AHEAD,
-    CLASS_SHIFT,
-    IP_BYTES,
-    NODE_MASK,
-    CorruptedFrame,
-    SimulatedLink,
-    addressed,
-)
-from emulation.sim.network.strict_link import ClassQueue, StrictLink
-from switchagg.priority import BEST_EFFORT, CLASSES, class_of
-from transport.links.ethernet import ETHERNET_BYTES
-from transport.links.framing import RELIABLE_BYTES
-from transport.meshes.credit_queue import CreditQueue
-from transport.meshes.mesh import OutgoingMessage, Party
-from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfig, Sender
-
-Connections = Callable[[int, int], ReliableConfig]
-"""The configuration of the connection from a member to another."""
+from emulation.sim.engine import engine_library
+from emulation.sim.engine.links import SimulatedLink
+from emulation.sim.engine.member_group import Connections, MemberGroup
+from emulation.sim.engine.packet_clock import PacketClock
+from emulation.sim.host_costs import HostCosts
+from switchagg.errors import AggregationFailed
+from switchagg.native import headers
+from switchagg.native.library import load
+from transport.meshes.mesh import HEAD_BYTES_MAX, OutgoingMessage, Party
 
 Begins = Callable[[bytes], bool]
 """Whether a message is the first of a transfer, by its head."""
@@ -57,288 +37,108 @@ class MemberHost(Protocol):
     def receive(self, frame: Any, sender: int, to: int) -> None: ...
 
 
-class _Departing(NamedTuple):
-    """A message that has left the queue. to: see `addressed`. last: segments of its connection up to its end."""
+class PartyGroup(MemberGroup):
+    """The members of a job, and their messages: C knows a message by its number, and of its bytes only how many there
+    are, but where there is a trace."""
 
-    to: int
-    last: int
-    size_bytes: int
-    ticket: int
+    def __init__(
+        self, clock: PacketClock, connections: Connections, first: int, credit_bytes: int | None, job: str
+    ) -> None:
+        super().__init__(clock, connections, first, credit_bytes, self._happened)
+        self.job = job
+        self.hosts: dict[int, MeshHost] = {}
+        self.numbers = itertools.count()
+        self.waiting: dict[int, OutgoingMessage] = {}  # until their last frame is on the link
+        self.under_way: dict[int, tuple[bytes, bytes]] = {}  # then head and data, until they have arrived
 
-
-class ClassFlow:
-    """The state of a priority class; without classes there is one object. uplink: None until the class has a
-    message."""
-
-    __slots__ = ("departing", "queue", "repeating", "uplink")
-
-    def __init__(self, credit_bytes: int | None) -> None:
-        self.queue: CreditQueue[OutgoingMessage] = CreditQueue(credit_bytes)
-        self.departing: deque[_Departing] = deque()
-        self.repeating: set[int] = set()
-        self.uplink: HostUplink | None = None
+    def _happened(self, member: int, what: int, peer: int, message: int) -> int:
+        host = self.hosts[member]
+        if not self.clock.guarded(partial(host.happened, what, peer, message)):
+            return headers.SIM_BROKEN_OFF
+        deadline_ns = host.party.next_deadline_ns()
+        return -1 if deadline_ns is None else deadline_ns
 
 
 class MeshHost:
     """A member of a host method. After any input of the party `notice` is called, to take its events: it may give the
     party new calls.
 
-    `pump` after the party was given something to do. credit_bytes bounds what was taken from a queue and isn't out.
-    first: a member's address is that and its number. On a StrictLink messages' frames have the class of their priority.
+    Messages wait in a queue, most urgent first; what left it goes out message by message in that order, over one
+    reliable connection to each member it is for. If links serve classes strictly, each class has all of this for
+    itself, as in a real mesh with `classes`: no message waits for another class's credit, and what is overtaken on the
+    way does not look lost. Acknowledgements go past data that waits. A message is `Sent`, and its credit back, when its
+    last frame was put on the link. The party's computing takes no time, unless `HostCosts` says so: then messages leave
+    the queue, and reach the party, as the host gets to them. A party without input since it was last asked has neither
+    messages nor another deadline, so that it isn't asked after acknowledgements.
     """
 
     def __init__(
-        self,
-        member: int,
-        party: Party,
-        connections: Connections,
-        link: SimulatedLink,
-        notice: Callable[[int], None],
-        *,
-        job: str,
-        credit_bytes: int | None,
-        first: int = 0,
+        self, group: PartyGroup, member: int, party: Party, link: SimulatedLink, notice: Callable[[int], None]
     ) -> None:
         self.party = party
-        self.drop_checksum = 0
-        self._network = link.network
-        self._member = member
-        self._first = first
-        self._address = first + member
-        self._connections = connections
-        self._link = link
-        self._notice = notice
-        self._job = job
-        self._strict = strict = link.strict
-        # Keys of what is stored per connection: the peer's address, with the class in the upper bits; see `addressed`.
-        self._senders: dict[int, Sender] = {}
-        self._receivers: dict[int, Receiver] = {}
-        self._alarms: dict[tuple[int, bool], Alarm] = {}
-        self._out: dict[int, int] = {}  # first transmissions so far
-        self._submitted: dict[int, int] = {}  # segments of all messages so far
-        self._flows = [ClassFlow(credit_bytes) for _ in range(CLASSES if strict else 1)]  # the most urgent first
-        self._busy = self._again = False
-        self._segment_bytes = connections(member, member).segment_bytes
-        self._timer = Alarm(link.network, self._party_due)
-        self._costs = FREE
+        self._group, self._member, self._notice = group, member, notice
         self._begins: Begins = bool
-        self._host = Processor(link.network)
-        self._paces: dict[int, FlowPacer] = {}  # of connections
-        self._paced = Alarm(link.network, self.pump)
+        self._clock = group.clock
+        self._library = load()
+        handle = self._library.sa_sim_member(group.handle, link.handle, member, 0, link.strict)
+        self._handle = engine_library.there(handle)
+        group.hosts[member] = self
+
+    def happened(self, what: int, peer: int, number: int) -> None:
+        """C reports an event: see `enum sim_report`."""
+        party, group, now_ns = self.party, self._group, self._clock.now_ns
+        if what in (headers.SIM_REPORT_CAME, headers.SIM_REPORT_CAME_LAST):
+            head, data = group.under_way.pop(number)
+            party.receive(peer, head, memoryview(data), now_ns)
+        elif what == headers.SIM_REPORT_SENT:
+            message = group.waiting.pop(number)
+            group.under_way[number] = message.head, bytes(message.data)  # a copy: it is the party's again
+            party.on_sent(message.ticket)
+        elif what == headers.SIM_REPORT_DUE:
+            party.handle_timer(now_ns)
+        elif what == headers.SIM_REPORT_UNANSWERED:
+            limit = group.retry_limit(self._member, peer)
+            words = f"no acknowledgement from rank {peer} after {limit} timeouts in a row"
+            raise AggregationFailed(words, job=group.job, missing=(peer,))
+        if what == headers.SIM_REPORT_CAME:
+            return
+        if what != headers.SIM_REPORT_PUMPS:
+            self._notice(self._member)
+        for message in party.messages_to_send():
+            self._push(message)
+
+    def _push(self, message: OutgoingMessage) -> None:
+        head, data = message.head, message.data
+        assert len(head) <= HEAD_BYTES_MAX
+        number = next(self._group.numbers)
+        self._group.waiting[number] = message
+        values = bytes(data) if self._clock.traces and len(data) else None
+        what = number, message.to, message.priority, head, len(head), self._begins(head), values, len(data)
+        if self._library.sa_sim_member_push(self._handle, *what):
+            raise MemoryError("no memory for a message")
+
+    def pump(self) -> None:
+        """Send what the party has, as far as credit and link go; continues automatically. After the party was given
+        something to do."""
+        self._library.sa_sim_member_pump(self._handle)
+        self._clock.go_on()
 
     def has_costs(self, costs: HostCosts, begins: Begins) -> None:
-        """From the start: what transfers cost the host."""
-        self._costs, self._begins = costs, begins
+        """From the start: what transfers cost the host; of all members alike."""
+        self._group.has_costs(costs)
+        if costs.transfer_ns:
+            self._begins = begins
+
+    def receive(self, _frame: object, _sender: int, _to: int) -> None:
+        """The method is never called: frames stay in C."""
+        raise AssertionError("a frame from C")
 
     @property
     def retransmissions(self) -> int:
-        return sum(sender.counters["retransmitted"] for sender in self._senders.values())
+        """Frames sent again."""
+        return cast(int, self._library.sa_sim_member_retransmissions(self._handle))
 
-    def pump(self) -> None:
-        """Send what the party has, as far as credit and link go; continues automatically."""
-        if self._busy:
-            return  # the caller that is in it will look again
-        self._busy = True
-        self._feed()
-        self._busy = False
-        for kind, flow in enumerate(self._flows):
-            if flow.departing or flow.repeating:
-                if flow.uplink is None:
-                    flow.uplink = self._new_uplink(kind)
-                flow.uplink.pump()
-        self._timer.set(self.party.next_deadline_ns())
-
-    def _new_uplink(self, kind: int) -> HostUplink:
-        network, link = self._network, self._link
-        frame_bytes = self._segment_bytes + RELIABLE_BYTES + ETHERNET_BYTES + IP_BYTES
-        queue = ClassQueue(network, cast(StrictLink, link), kind) if link.strict else link
-        return HostUplink(network, queue, frame_bytes, partial(self._give, self._flows[kind]))
-
-    def receive(self, frame: Any, sender: int, to: int) -> None:
-        """A frame of another member, its bytes from after the IP header."""
-        if frame.__class__ is CorruptedFrame:
-            frame = frame.received()
-            if frame is None:
-                self.drop_checksum += 1
-                return
-        now_ns = self._network.now_ns
-        peer = sender | to >> CLASS_SHIFT << CLASS_SHIFT
-        if len(frame) > KIND_OFFSET and frame[KIND_OFFSET] == DATA:
-            receiver = self._receiver(peer)
-            receiver.receive(frame, now_ns)
-            self._acknowledge(peer, receiver)
-            messages = []
-            while (message := receiver.next_message()) is not None:
-                messages.append((message.data[: message.tag], memoryview(message.data)[message.tag :]))
-            self._on_receive(sender - self._first, messages)
-        else:
-            connection = self._sender(peer)
-            connection.receive(frame, now_ns)
-            self._after_input(peer, connection)
-            self.pump()
-
-    def _on_receive(self, member: int, messages: Sequence[tuple[bytes, memoryview]]) -> None:
-        """Whole messages of a member, head and data: the party has those that cost its host nothing at once."""
-        if not messages:
-            return
-        if not self._costs.transfer_ns:
-            for head, data in messages:
-                self.party.receive(member, head, data, self._network.now_ns)
-            self._notice(self._member)
-            self.pump()
-            return
-        for head, data in messages:
-            self._host.run(self._cost_ns(head), partial(self._take, member, head, data))
-
-    def _take(self, member: int, head: bytes, data: memoryview) -> None:
-        self.party.receive(member, head, data, self._network.now_ns)
-        self._notice(self._member)
-        self.pump()
-
-    def _cost_ns(self, head: bytes) -> int:
-        """The host's time for a message, at either end."""
-        return self._costs.transfer_ns if self._costs.transfer_ns and self._begins(head) else 0
-
-    def _feed(self) -> None:
-        """From the party to the queues, from the queues to the connections."""
-        for message in self.party.messages_to_send():
-            queue = self._flows[class_of(message.priority) if self._strict else 0].queue
-            queue.push(message, len(message.head) + len(message.data), message.priority)
-        for flow in self._flows:
-            while self._host.idle and (message := flow.queue.pop()) is not None:  # type: ignore[assignment]
-                to = message.to + self._first
-                to = addressed(to, message.priority) if self._strict else to
-                cost_ns = self._cost_ns(message.head)
-                self._host.run(cost_ns, partial(self._carry_and_go_on if cost_ns else self._carry, flow, to, message))
-
-    def _carry_and_go_on(self, flow: ClassFlow, to: int, message: OutgoingMessage) -> None:
-        self._carry(flow, to, message)
-        self.pump()
-
-    def _carry(self, flow: ClassFlow, to: int, message: OutgoingMessage) -> None:
-        """A message to an address, its class in the upper bits, is below its queue."""
-        head, data = message.head, message.data
-        size_bytes = len(head) + len(data)
-        segments = -(-size_bytes // self._segment_bytes) or 1
-        last = self._submitted.get(to, 0) + segments
-        self._submitted[to] = last
-        self._sender(to).submit(len(head), b"".join((head, data)))  # a copy: it may have to be sent again
-        flow.departing.append(_Departing(to, last, size_bytes, message.ticket))
-
-    def _give(self, flow: ClassFlow, limit: int) -> int:
-        """Up to limit frames to the link: repetitions, then messages in order; those behind a full window wait."""
-        self._busy = True
-        frames = 0
-        for member in sorted(flow.repeating):
-            sender = self._senders[member]
-            frames += self._put(member, sender, min(limit - frames, sender.repeats))
-            if not sender.repeats:
-                flow.repeating.discard(member)
-        full: set[int] = set()
-        index = 0
-        departing, out = flow.departing, self._out
-        while frames < limit and index < len(departing):
-            message = departing[index]
-            to = message.to
-            if to in full:
-                index += 1
-                continue
-            wanted = min(limit - frames, message.last - out.get(to, 0))
-            taken_frames = self._put(to, self._senders[to], wanted)
-            frames += taken_frames
-            out[to] = out.get(to, 0) + taken_frames
-            if out[to] == message.last:
-                del departing[index]
-                self._left(flow, message.size_bytes, message.ticket)
-            elif taken_frames < wanted:
-                full.add(to)
-                index += 1
-        self._busy = False
-        return frames
-
-    def _left(self, flow: ClassFlow, size_bytes: int, ticket: int) -> None:
-        """The last frame of a message is on the link."""
-        flow.queue.returned(size_bytes)
-        self.party.on_sent(ticket)
-        self._notice(self._member)
-        self._feed()
-        if any(other.departing for other in self._flows if other is not flow) and not self._again:
-            self._again = True  # once this class's uplink is done
-            self._network.schedule(self._network.now_ns, self._pump_again)
-
-    def _pump_again(self, _frame: None, _sender: int, _to: int) -> None:
-        self._again = False
-        self.pump()
-
-    def _put(self, to: int, sender: Sender, limit: int) -> int:
-        now_ns, pace = self._network.now_ns, None
-        if self._costs.flow_bps:
-            pace = self._paces.setdefault(to, FlowPacer(self._costs.flow_bps))
-            limit = min(limit, int(pace.next_ns <= now_ns))
-            if not limit:
-                self._paced.set(pace.next_ns)
-        frames = sender.frames_to_send(now_ns, limit)
-        send, address = self._link.send, self._address
-        for frame in frames:
-            size_bytes = len(frame) + ETHERNET_BYTES + IP_BYTES
-            send(frame, size_bytes, now_ns, address, to)
-            if pace is not None:
-                pace.left(now_ns, size_bytes)
-                self._paced.set(pace.next_ns)
-        if frames:
-            self._alarm(to, True).set(sender.next_deadline_ns())
-        return len(frames)
-
-    def _acknowledge(self, peer: int, receiver: Receiver) -> None:
-        now_ns = self._network.now_ns
-        for ack in receiver.frames_to_send(now_ns):
-            self._link.send_ahead(ack, len(ack) + ETHERNET_BYTES + IP_BYTES, now_ns, self._address, peer | AHEAD)
-        deadline_ns = receiver.next_deadline_ns()
-        if deadline_ns is not None:
-            self._alarm(peer, False).set(deadline_ns)
-
-    def _after_input(self, peer: int, sender: Sender) -> None:
-        if sender.repeats:
-            kind = BEST_EFFORT - (peer >> CLASS_SHIFT) if self._strict else 0
-            self._flows[kind].repeating.add(peer)
-        deadline_ns = sender.next_deadline_ns()
-        if deadline_ns is not None:
-            self._alarm(peer, True).set(deadline_ns)
-
-    def _sender(self, peer: int) -> Sender:
-        sender = self._senders.get(peer)
-        if sender is None:
-            to = (peer & NODE_MASK) - self._first
-            connection = self._member | peer & ~NODE_MASK
-            sender = self._senders[peer] = Sender(self._connections(self._member, to), connection, self._job, to)
-        return sender
-
-    def _receiver(self, peer: int) -> Receiver:
-        receiver = self._receivers.get(peer)
-        if receiver is None:
-            config = self._connections((peer & NODE_MASK) - self._first, self._member)
-            receiver = self._receivers[peer] = Receiver(config, peer - self._first)
-        return receiver
-
-    def _alarm(self, peer: int, of_sender: bool) -> Alarm:
-        alarm = self._alarms.get((peer, of_sender))
-        if alarm is None:
-            ring = self._sender_due if of_sender else self._receiver_due
-            alarm = self._alarms[peer, of_sender] = Alarm(self._network, lambda: ring(peer))
-        return alarm
-
-    def _sender_due(self, peer: int) -> None:
-        sender = self._senders[peer]
-        sender.handle_timer(self._network.now_ns)
-        self._after_input(peer, sender)
-        self.pump()
-
-    def _receiver_due(self, peer: int) -> None:
-        receiver = self._receivers[peer]
-        receiver.handle_timer(self._network.now_ns)
-        self._acknowledge(peer, receiver)
-
-    def _party_due(self) -> None:
-        self.party.handle_timer(self._network.now_ns)
-        self._notice(self._member)
-        self.pump()
+    @property
+    def drop_checksum(self) -> int:
+        """Damaged frames."""
+        return cast(int, self._library.sa_sim_member_drop_checksum(self._handle))

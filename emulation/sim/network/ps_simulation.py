@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from emulation.sim.engine import engine_choice
-from emulation.sim.network.aggregation_host import Done, SimulatedCall
+from emulation.sim.network.aggregation_host import SimulatedCall
+from emulation.sim.network.host_uplink import Done
 from emulation.sim.network.mesh_host import MemberHost
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
@@ -43,9 +43,6 @@ class PsSimulation(Simulation):
             self.hosts.append(self._mesh_host(member, party, connections, self._settle, "ps", begins))
         for host in self.hosts:
             host.pump()  # hellos, and the first heartbeat
-
-    def _network(self) -> SwitchedNetwork:
-        return engine_choice.network(self.config, self.topology, engine_choice.hosts_unsupported)
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
         submitted = self.workers[rank].submit(call.request, call.array, now_ns=self.network.now_ns)

@@ -9,20 +9,22 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from math import ceil
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from numpy.typing import NDArray
 
 from emulation.scenario.topologies.topology import SPRAY, STAR, Fabric, Hop, LinkSettings, Topology
 from emulation.scenario.topologies.topology_kinds import topology
+from emulation.sim.engine.member_group import Connections
 from emulation.sim.host_costs import FREE, CallTurns, HostCosts
 from emulation.sim.lossless.lossless_network import LosslessNetwork
 from emulation.sim.lossless.pausing import PfcConfig
-from emulation.sim.network.aggregation_host import Done, SimulatedCall
-from emulation.sim.network.mesh_host import Begins, Connections, MemberHost, MeshHost
+from emulation.sim.network.aggregation_host import SimulatedCall
+from emulation.sim.network.host_uplink import Done
+from emulation.sim.network.mesh_host import Begins, MemberHost
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
-from emulation.sim.network.virtual_clock import Action
+from emulation.sim.network.virtual_clock import Action, VirtualClock
 from emulation.sim.size_only import SizeOnlyArray
 from emulation.sim.traffic.tcp_mesh import SimulatedTcpMesh, TcpMeshHost
 from switchagg.calls.call_request import CallRequest
@@ -107,8 +109,7 @@ class SimulationConfig(JobTerms):
     """The time that transfers cost hosts."""
     pfc: PfcConfig | None = None
     """Links that can be paused; None: links drop."""
-    engine: str = "python"
-    """`python` or `compiled`, for a job with its own network; `auto`: compiled where possible (`engine_choice`)."""
+    network_kinds: ClassVar[tuple[type[SwitchedNetwork], type[LosslessNetwork]]] = SwitchedNetwork, LosslessNetwork
 
     def job(self) -> JobConfig:
         """Streams side by side."""
@@ -131,13 +132,10 @@ class SimulationConfig(JobTerms):
         settings = LinkSettings(link.rate_bps, link.delay_ns, link.queue_bytes)
         return topology(self.fabric, self.workers, servers, settings, self.other_hosts)
 
-    def network(
-        self,
-        topology: Topology,
-        kind: type[SwitchedNetwork] = SwitchedNetwork,
-        lossless: type[LosslessNetwork] = LosslessNetwork,
-    ) -> SwitchedNetwork:
-        """All of a topology, with these links and switches, of the kind that has pauses or that has none; idle."""
+    def network(self, topology: Topology) -> SwitchedNetwork:
+        """All of a topology, with these links and switches, of the kind that has pauses or that has none; idle.
+        JobError without the compiled core."""
+        kind, lossless = self.network_kinds
         latency_ns, seed, trace = self.switch_latency_ns, self.seed, self.trace
         if self.pfc is not None:
             return lossless(topology, self.link, self.pfc, latency_ns=latency_ns, seed=seed, trace=trace)
@@ -229,8 +227,8 @@ class Simulation(ABC):
         self.config = config
         self.topology = config.built(servers)
         self.reliable = config.connection(config.reliable.window_bytes)
-        self.shared = shared if shared is not None else self._network()
-        self.network = self.shared.time
+        self.shared = shared if shared is not None else config.network(self.topology)
+        self.network: VirtualClock = self.shared.time
         members = self.topology.members
         self.uplinks = list(map(self.shared.uplink, members))
         self.downlinks = list(map(self.shared.downlink, members))
@@ -240,10 +238,6 @@ class Simulation(ABC):
         self._prepare_calls()
         segment_bytes, every = config.reliable.segment_bytes, config.reliable.ack_every_segments
         self._tcp = SimulatedTcpMesh(config.tcp, self.uplinks, self.first, segment_bytes, every, config.seed)
-
-    def _network(self) -> SwitchedNetwork:
-        """The job's own network."""
-        return self.config.network(self.topology)
 
     def _prepare_calls(self) -> None:
         """The order of calls, and each rank's codec state, if sums are coded."""
@@ -275,15 +269,14 @@ class Simulation(ABC):
         job: str,
         begins: Begins,
     ) -> MemberHost:
-        """A member of a host method, at its place in the network. begins: as of MeshHost."""
+        """A member of a host method, at its place in the network. begins: as of `Begins`."""
         assert not (self.config.tcp and self.config.costs.flow_bps), "TCP's connections have a congestion control"
-        make: Callable[..., MemberHost] = self.shared.mesh_host
+        uplink, at = self.uplinks[member], (self.first, self.config.credit_bytes)
+        host: MemberHost
         if self.config.tcp:
-            make = partial(TcpMeshHost, self._tcp)
-        elif self.config.engine == "python":  # on whatever network
-            make = MeshHost
-        uplink, credit_bytes = self.uplinks[member], self.config.credit_bytes
-        host = make(member, party, connections, uplink, notice, job=job, credit_bytes=credit_bytes, first=self.first)
+            host = TcpMeshHost(self._tcp, member, party, uplink, notice, *at)
+        else:
+            host = self.shared.mesh_host(member, party, connections, uplink, notice, *at, job=job)
         host.has_costs(self.config.costs, begins)
         self._attach(member, host.receive)
         return host

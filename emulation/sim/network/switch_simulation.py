@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from emulation.scenario.topologies.topology import Topology
 from emulation.scenario.topologies.topology_kinds import trees
-from emulation.sim.engine import engine_choice
-from emulation.sim.network.aggregation_host import AggregationHost, Done, SimulatedCall
+from emulation.sim.network.aggregation_host import AggregationHost, SimulatedCall
+from emulation.sim.network.host_uplink import Done
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.switched_network import SimulatedSwitch, SwitchedNetwork
 from emulation.sim.size_only import SizeOnlyArray
@@ -25,6 +25,7 @@ from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.endpoint import Endpoint, StreamFailed
 from switchagg.errors import AggregationFailed
 from switchagg.job import MODULUS, JobConfig
+from switchagg.native import native_codec
 from switchagg.partial_endpoint import ranks_in
 
 
@@ -120,9 +121,6 @@ class SwitchSimulation(EndpointSimulation):
             ends = self.first + rank, {job: self.switches[_parent(tree, worker)].address for job, tree in self._parts()}
             self._add(self.shared.host(self._endpoint(rank), uplink, self._failed, ends, self._calls(rank, routed)))
 
-    def _network(self) -> SwitchedNetwork:
-        return engine_choice.network(self.config, self.topology)
-
     def _array(self, array: NDArray[Any] | SizeOnlyArray) -> NDArray[Any]:
         coding = self._compressions is not None and (self._compressions[0].remembers or self._compressions[0].stepwise)
         return self.shared.array(array, coding)
@@ -135,10 +133,18 @@ class SwitchSimulation(EndpointSimulation):
         """The job as the switches of each tree know it."""
         return zip(jobs_of(self.job, len(self.trees)), self.trees, strict=True)
 
+    @property
+    def _in_c(self) -> bool:
+        """Whether endpoints in C have partial sums, if it takes them, and the codec."""
+        if self.job.partial or not self.config.codec:
+            return not self.job.partial
+        row_codec = parse_sums(self.config.codec).for_workers(self.config.workers).row_codec
+        return row_codec is not None and not native_codec.missing(row_codec)
+
     def _endpoint(self, rank: int) -> Endpoint | TreeEndpoints:
         worker = self.topology.workers[rank]
         every = [
-            self.shared.endpoint(job, rank, tree.children[_parent(tree, worker)].index(worker))
+            self.shared.endpoint(job, rank, tree.children[_parent(tree, worker)].index(worker), self._in_c)
             for job, tree in self._parts()
         ]
         return TreeEndpoints(self.job, every) if every[1:] else every[0]

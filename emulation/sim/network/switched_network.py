@@ -1,9 +1,12 @@
 """A topology's links and switches, each of them once, in virtual time: what jobs and other flows share.
 
 Every sender and receiver has an *address*, a small integer: `to` and `sender` of frames. A host may have several, one
-for each job that has a member there, and an aggregating switch has one. Switches forward by address.
+for each job that has a member there, and an aggregating switch has one. Switches forward by address. All of it is in C
+(`switchagg/native/sim`), where hosts and programs of switches in C and in Python are beside each other.
 """
 
+import ctypes
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -13,30 +16,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.scenario.topologies.topology import SPRAY, Hop, LinkSettings, Topology
+from emulation.sim.engine import engine_library
+from emulation.sim.engine.links import SimulatedLink
+from emulation.sim.engine.member_group import Connections, MemberGroup
+from emulation.sim.engine.packet_clock import ALL_BYTES, PacketClock
+from emulation.sim.host_costs import HostCosts
 from emulation.sim.network.aggregation_host import AggregationHost
-from emulation.sim.network.mesh_host import MemberHost, MeshHost
-from emulation.sim.network.simulated_link import (
-    AHEAD,
-    CE,
-    IP_BYTES,
-    NODE_MASK,
-    UDP_FRAMING_BYTES,
-    CorruptedFrame,
-    LinkConfig,
-    SimulatedLink,
-)
-from emulation.sim.network.strict_link import StrictLink
-from emulation.sim.network.virtual_clock import Action, VirtualClock
+from emulation.sim.network.endpoint_host import EndpointHost
+from emulation.sim.network.mesh_host import MemberHost, MeshHost, PartyGroup
+from emulation.sim.network.simulated_link import NODE_MASK, LinkConfig
+from emulation.sim.network.virtual_clock import Action
 from emulation.sim.size_only import SizeOnlyArray
 from emulation.sim.spines.paths import HashedPaths, SprayedPaths
+from emulation.sim.spines.spine_trees import TreeEndpoints
 from switchagg.dataplane.contract import DataPlane
+from switchagg.dataplane.native import NativePlane
 from switchagg.dataplane.plane_kinds import DATAPLANES
+from switchagg.errors import JobError
 from switchagg.job import JobConfig
+from switchagg.native import headers, library
+from switchagg.native.library import load
+from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.partial_endpoint import endpoint_of
-from switchagg.wire import FLAG_RESULT, FLAGS_AT, MARKED, RANK_AT
-from transport.links.ethernet import ETHERNET_BYTES
+from switchagg.wire import frame_bytes
+from transport.meshes.mesh import Party
 
-MESSAGE_FRAMING_BYTES = ETHERNET_BYTES + IP_BYTES
 NO_ADDRESS = NODE_MASK
 HOST_QUEUE_BYTES = 1 << 18  # credit of an uplink, two jumbo frames, and acknowledgements
 
@@ -44,65 +48,53 @@ HOST_QUEUE_BYTES = 1 << 18  # credit of an uplink, two jumbo frames, and acknowl
 class SimulatedSwitch:
     """Forwards every frame to the port it is addressed to, damaged ones too: checking is the receiver's work. The data
     plane processes frames that are addressed to the switch, a packet at a time, as they arrive; results enter the
-    queues of their ports.
+    queues of their ports. A data plane that isn't the one in C is a program in Python.
 
     `ports[address]` is the link on the way there, or those of several ways; latency_ns is the time from a frame's last
-    bit in to its place in the queue. Packets of method `switch` are arrays (1, size) uint8, whose bytes begin after the
-    UDP header; those of other frames begin after the IP header.
+    bit in to its place in the queue.
     """
 
-    def __init__(self, time: VirtualClock, latency_ns: int) -> None:
+    def __init__(self, clock: PacketClock, latency_ns: int) -> None:
         self.dataplane: DataPlane | None = None
         self.address = NO_ADDRESS
         self.ports: list[SimulatedLink | HashedPaths] = []
-        self._drop_checksum = 0
-        self._time = time
-        self._latency_ns = latency_ns
+        self._hosts = clock.hosts
+        self._handle = engine_library.there(load().sa_sim_switch(clock.handle, latency_ns))
+        self._state = headers.struct("sim_switch").from_address(self._handle)
+        self._routed = 0
+
+    @property
+    def handle(self) -> int:
+        """The switch in C."""
+        return self._handle
 
     @property
     def drop_checksum(self) -> int:
         """Damaged frames for itself."""
-        return self._drop_checksum
+        count: int = self._state.drop_checksum
+        return count
 
     def aggregate(self, dataplane: DataPlane, address: int) -> None:
         """From now on, for all jobs that are admitted there: children's ports are their addresses."""
-        self.dataplane = dataplane
-        self.address = address
-
-    def receive(self, frame: Any, sender: int, to: int) -> None:
-        """A frame whose last bit is there."""
-        if to & NODE_MASK == self.address:
-            self._process(frame, sender, to)
-        elif (kind := frame.__class__) is np.ndarray:
-            size_bytes = frame.size + UDP_FRAMING_BYTES
-            self.ports[to & NODE_MASK].send(frame, size_bytes, self._time.now_ns + self._latency_ns, sender, to)
+        self.dataplane, self.address = dataplane, address
+        if isinstance(dataplane, NativePlane):
+            load().sa_sim_aggregate(self._handle, dataplane.handle, address, frame_bytes(dataplane.elements))
         else:
-            packet = kind is CorruptedFrame and frame.shape is not None
-            size_bytes = len(frame) + (UDP_FRAMING_BYTES if packet else MESSAGE_FRAMING_BYTES)
-            port = self.ports[to & NODE_MASK]
-            send = port.send_ahead if to & AHEAD else port.send
-            send(frame, size_bytes, self._time.now_ns + self._latency_ns, sender, to)
+            self._hosts.run_program(self._handle, address, self._process)
 
     def _process(self, frame: Any, sender: int, to: int) -> None:
-        if frame.__class__ is CorruptedFrame:
-            frame = frame.received()
-            if frame is None:
-                self._drop_checksum += 1
-                return
         assert self.dataplane is not None
-        ready_ns = self._time.now_ns + self._latency_ns
-        if to & CE and not frame[0, FLAGS_AT] & FLAG_RESULT:  # G2
-            frame, to = frame.copy(), to & ~CE
-            frame[0, RANK_AT] |= MARKED
-        kind = to & ~NODE_MASK  # a result has the class of the frame that caused it (S6), and its ECN bits (G4)
+        bits = to & ~NODE_MASK  # a result has the class of the frame that caused it (S6), and its ECN bits (G4)
         for output in self.dataplane.process(frame, sender):
-            bundle = output.bundle
-            count, size = bundle.shape
-            size += UDP_FRAMING_BYTES
-            for row in range(count):
-                packet = bundle[row : row + 1]
-                for port in output.ports:
-                    self.ports[port].send(packet, size, ready_ns, self.address, port | kind)
+            self._hosts.send_results(self._handle, output.bundle, output.ports, bits)
+
+    def route(self, several: Callable[[HashedPaths], int]) -> None:
+        """Tell C of the ports that are new. several: where C has the paths of one."""
+        for port in self.ports[self._routed :]:
+            ends = (None, several(port)) if isinstance(port, HashedPaths) else (port.handle, None)
+            if load().sa_sim_route(self._handle, *ends):
+                raise MemoryError("no memory for routes")
+        self._routed = len(self.ports)
 
 
 class SwitchedNetwork:
@@ -111,10 +103,14 @@ class SwitchedNetwork:
     link: what all links have in common, faults above all; each has rate, delay and queue of its own, and faults drawn
     from seed. tail_at: a host whose links alone have the tail. latency_ns: of every switch, see `SimulatedSwitch`.
     strict: links serve priority classes strictly. paths: how switches spread what has several ways. trace: as of
-    Network. An address's frames must find its host attached. users, users_at: what jobs are called, by number and by
-    the addresses of their members. tcp_bits: the class of flows' TCP, in the `to` of its frames. documents: what a
-    run's results have from those that are on it, beside the measured job.
+    VirtualClock. An address's frames must find its host attached. users, users_at: what jobs are called, by number and
+    by the addresses of their members. tcp_bits: the class of flows' TCP, in the `to` of its frames. documents: what a
+    run's results have from those that are on it, beside the measured job. traced_bytes: as of PacketClock.
+
+    Arrays without values stay so, if the first one is: then no later one has any.
     """
+
+    traced_bytes = ALL_BYTES
 
     def __init__(
         self,
@@ -129,24 +125,33 @@ class SwitchedNetwork:
         trace: bool = False,
     ) -> None:
         self.topology = topology
+        self._path_sets: dict[int, tuple[int, HashedPaths]] = {}  # by id: number, and keeps it
+        self._handles: list[int] = []
+        self._choose = headers.callback("sim_choose")(self._chosen)
+        self._size_only: bool | None = None
+        self._planes: list[NativePlane] = []
+        self._endpoints: weakref.WeakSet[NativeEndpoint] = weakref.WeakSet()
+        self._room = np.empty(0, np.uint8)
+        self._groups: dict[Connections, PartyGroup] = {}
         self.time = self._clock(trace)
         self.switches = {name: self._switch(latency_ns) for name in topology.switches}
         self.links: dict[Hop, SimulatedLink] = {}
         self._link, self._seed, self._tail_at = link, seed, tail_at
-        self._kind = StrictLink if strict else SimulatedLink
+        self._strict = strict
         for hop, settings in topology.hops:
             self.links[hop] = self._build_link(hop, settings)
         self.users: dict[int, str] = {}
         self.users_at: dict[int, str] = {}
         self.tcp_bits = 0
         self.documents: list[Callable[[], dict[str, Any]]] = []
-        self._hosts: dict[str, dict[int, Action]] = {}  # by name: what its addresses do with a frame
+        self._attached: dict[str, set[int]] = {}  # addresses, by the name of their host
         self._names: list[str] = []  # of nodes, by address
         self._spread = SprayedPaths if paths == SPRAY else HashedPaths
         self._several: dict[tuple[Hop, ...], HashedPaths] = {}
 
-    def _clock(self, trace: bool) -> VirtualClock:
-        return VirtualClock(trace=trace)
+    def _clock(self, trace: bool) -> PacketClock:
+        library.require("a simulation packet by packet")
+        return PacketClock(trace=trace, traced_bytes=self.traced_bytes)
 
     def _switch(self, latency_ns: int) -> SimulatedSwitch:
         return SimulatedSwitch(self.time, latency_ns)
@@ -162,14 +167,30 @@ class SwitchedNetwork:
     def addresses(self, nodes: Sequence[str]) -> int:
         """The first of new addresses, one after the other, of these nodes: of a host for a member of a job."""
         first = len(self._names)
-        for node in nodes:
-            for name, switch in self.switches.items():
+        for name, switch in self.switches.items():
+            for node in nodes:
                 somewhere = self.topology.neighbours[name][:1]  # to itself a switch sends nothing
                 switch.ports.append(
                     self._port(name, self.topology.next_hops(name, node) if node != name else somewhere)
                 )
+            switch.route(self._several_in_c)
         self._names += nodes
         return first
+
+    def _several_in_c(self, paths: HashedPaths) -> int:
+        if id(paths) not in self._path_sets:
+            links = (ctypes.c_void_p * len(paths.links))(*(link.handle for link in paths.links))
+            number, choose = len(self._handles), None if isinstance(paths, SprayedPaths) else self._choose
+            self._path_sets[id(paths)] = number, paths
+            handle = load().sa_sim_paths(
+                self.time.handle, links, len(links), ctypes.cast(choose, ctypes.c_void_p) if choose else None, number
+            )
+            self._handles.append(engine_library.there(handle))
+        return self._handles[self._path_sets[id(paths)][0]]
+
+    def _chosen(self, number: int, sender: int, to: int, flow: int) -> int:
+        paths = next(paths for known, paths in self._path_sets.values() if known == number)
+        return paths.place((sender, to, flow))
 
     def _port(self, name: str, to: Sequence[str]) -> SimulatedLink | HashedPaths:
         """From a switch to the only one of its neighbours on the way, or to any of several."""
@@ -194,41 +215,104 @@ class SwitchedNetwork:
         return list(pairwise(nodes))
 
     def attach(self, host: str, address: int, receive: Action) -> None:
-        """receive(frame, sender, to): what an address of a host does with frames for it."""
-        there = self._hosts.setdefault(host, {})
-        there[address] = receive
-        self.uplink(host).users = len(there)
-        self.downlink(host).receive = receive if len(there) == 1 else _shared(there)
+        """receive(frame, sender, to): what an address of a host does with frames of hosts in Python, for which see
+        `PythonHosts`. A host in C is at its address already, and takes its own."""
+        self.time.hosts.attach(address, receive)
+        there = self._attached.setdefault(host, set())
+        there.add(address)
+        self.uplink(host).share(len(there))
 
     def aggregator(self, name: str, make: Callable[[], DataPlane]) -> SimulatedSwitch:
         """A switch that aggregates: with a data plane, made for the first job that asks, and an address."""
         switch = self.switches[name]
         if switch.dataplane is None:
-            switch.aggregate(make(), self.addresses([name]))
+            dataplane = make()
+            if not isinstance(dataplane, NativePlane):
+                self.keep_values()
+            switch.aggregate(dataplane, self.addresses([name]))
         return switch
 
     def plane(self, slots: int, elements: int, name: str) -> DataPlane:
-        """A data plane for one of its switches."""
-        return DATAPLANES[name](slots, elements)
+        """A data plane for one of its switches, a name of DATAPLANES."""
+        if name != NativePlane.name:
+            return DATAPLANES[name](slots, elements)
+        plane = NativePlane(slots, elements)
+        self._planes.append(plane)
+        if self._size_only:
+            load().sa_plane_leave_values(plane.handle)
+        return plane
 
-    def endpoint(self, job: JobConfig, rank: int, wire_rank: int) -> Any:
-        """An endpoint for one of its hosts."""
-        return endpoint_of(job, rank, wire_rank)
+    def endpoint(self, job: JobConfig, rank: int, wire_rank: int, in_c: bool) -> Any:
+        """An endpoint for one of its hosts. in_c: the compiled core has all that the job needs."""
+        if not in_c:
+            self.keep_values()
+            return endpoint_of(job, rank, wire_rank)
+        endpoint = NativeEndpoint(job, rank, wire_rank)
+        self._endpoints.add(endpoint)
+        if self._size_only:
+            load().sa_endpoint_leave_values(endpoint.handle)
+        return endpoint
 
     def host(self, *args: Any) -> AggregationHost:
         """A worker of method `switch`; arguments: as of AggregationHost."""
-        return AggregationHost(*args)
+        endpoint = args[0].parts[0] if isinstance(args[0], TreeEndpoints) else args[0]
+        return (AggregationHost if isinstance(endpoint, NativeEndpoint) else EndpointHost)(*args)
 
-    def mesh_host(self, *args: Any, **how: Any) -> MemberHost:
-        """A member of a host method; arguments: as of MeshHost."""
-        return MeshHost(*args, **how)
+    def member_group(
+        self, connections: Connections, first: int, credit_bytes: int | None, costs: HostCosts
+    ) -> MemberGroup | None:
+        """The group of a job whose members' collectives are in C; None: this network has parties in Python."""
+        group = MemberGroup(self.time, connections, first, credit_bytes)
+        group.has_costs(costs)
+        return group
+
+    def mesh_host(
+        self,
+        member: int,
+        party: Party,
+        connections: Connections,
+        link: SimulatedLink,
+        notice: Callable[[int], None],
+        first: int,
+        credit_bytes: int | None,
+        *,
+        job: str,
+    ) -> MemberHost:
+        """A member whose party is in Python. Members of a job are those whose connections are the same object."""
+        group = self._groups.get(connections)
+        if group is None:
+            group = self._groups[connections] = PartyGroup(self.time, connections, first, credit_bytes, job)
+        return MeshHost(group, member, party, link, notice)
 
     def keep_values(self) -> None:
-        """Some of its jobs check their sums: arrays without values are zeros from now on."""
+        """Some of its jobs need the values of their sums: arrays without values are zeros from now on."""
+        assert not self._size_only, "a network whose arrays have no values"
+        self._size_only = False
 
     def array(self, array: NDArray[Any] | SizeOnlyArray, filled: bool = False) -> NDArray[Any]:
-        """The array that method `switch` sums for a call. filled: the call needs its values."""
-        return array.zeros() if isinstance(array, SizeOnlyArray) else array
+        """The array that a call sums. filled: the call needs its values. JobError: it has values, and those before it
+        had none."""
+        size_only = isinstance(array, SizeOnlyArray) and not filled
+        if self._size_only is None:
+            self._size_only = size_only
+            if size_only:
+                self._leave_values()
+        if not isinstance(array, SizeOnlyArray):
+            if self._size_only:
+                raise JobError("an array with values, where the first one had none: give it as a SizeOnlyArray, too")
+            return array
+        if not self._size_only:
+            return array.zeros()
+        if self._room.nbytes < array.nbytes:
+            self._room = np.empty(array.nbytes, np.uint8)  # nobody touches it, so that it takes no memory
+        return self._room[: array.nbytes].view(array.dtype)
+
+    def _leave_values(self) -> None:
+        self.time.state.size_only = 1
+        for plane in self._planes:
+            load().sa_plane_leave_values(plane.handle)
+        for endpoint in self._endpoints:
+            load().sa_endpoint_leave_values(endpoint.handle)
 
     def faults(self) -> dict[str, int]:
         """Fault counters, summed over all links."""
@@ -258,20 +342,10 @@ class SwitchedNetwork:
         return self._joined(config, f"{self._seed} {name}", hop)
 
     def _joined(self, config: LinkConfig, seed: str, hop: Hop) -> SimulatedLink:
-        link = self._kind(self.time, config, _nobody, seed)
-        if hop[1] in self.switches:
-            link.receive = self.switches[hop[1]].receive
+        link = SimulatedLink(self.time, config, seed, self._strict)
+        self._lead(link, hop)
         return link
 
-
-def _shared(actions: dict[int, Action]) -> Action:
-    """A host with several addresses hands a frame to the receiver of its address."""
-
-    def receive(frame: object, sender: int, to: int) -> None:
-        actions[to & NODE_MASK](frame, sender, to)
-
-    return receive
-
-
-def _nobody(_frame: object, _sender: int, to: int) -> None:
-    raise AssertionError(f"a frame for address {to & NODE_MASK}, whose host is not attached")
+    def _lead(self, link: SimulatedLink, hop: Hop) -> None:
+        switch = self.switches.get(hop[1])
+        link.lead_to(switch.handle if switch is not None else None)

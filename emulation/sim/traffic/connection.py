@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from emulation.sim.network.aggregation_host import Alarm
-from emulation.sim.network.simulated_link import CE, ECT, SimulatedLink
+from emulation.sim.engine.links import SimulatedLink
+from emulation.sim.network.host_uplink import Alarm
+from emulation.sim.network.simulated_link import CE, ECT
 from emulation.sim.traffic.host_queue import HostQueue
 from emulation.sim.traffic.receiver import TcpReceiver
 from emulation.sim.traffic.segments import TransportSegment, acknowledgement

@@ -1,11 +1,11 @@
 """A connection's part of its host's queue: about a millisecond of it, as TCP small queues and NICs have it."""
 
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
-from emulation.sim.lossless.pausing import HostBacklog, PausableLink
-from emulation.sim.network.aggregation_host import CREDIT_BYTES_MAX, CREDIT_NS, Alarm
-from emulation.sim.network.simulated_link import SimulatedLink
+from emulation.sim.engine.links import SimulatedLink
+from emulation.sim.lossless.pausing import PausableLink
+from emulation.sim.network.host_uplink import CREDIT_BYTES_MAX, CREDIT_NS, Alarm
 
 
 class HostQueue:
@@ -17,15 +17,15 @@ class HostQueue:
         self._most = max(2, credit_bytes // frame_bytes)
         self._link, self._network, self._alarm = link, link.network, alarm
         self._leaving: deque[int] = deque()  # when each will have left it
-        self._pausable = link if isinstance(link, PausableLink) else None
-        self._held = HostBacklog(self._left)
+        self._backlog = link.backlog(self._left)  # None: the link is never paused, so that it is known when they leave
+        self._held = 0  # frames that leave when they may
 
     @property
     def has_room(self) -> bool:
         leaving, now_ns = self._leaving, self._network.now_ns
         while leaving and leaving[0] <= now_ns:
             leaving.popleft()
-        return len(leaving) + self._held.frames < self._most
+        return len(leaving) + self._held < self._most
 
     @property
     def room_ns(self) -> int | None:
@@ -35,15 +35,14 @@ class HostQueue:
     def send(self, frame: Any, size_bytes: int, sender: int, to: int) -> None:
         """Put a frame there, room or not."""
         link, now_ns = self._link, self._network.now_ns
-        if self._pausable is None:
+        if self._backlog is None:
             link.send(frame, size_bytes, now_ns, sender, to)
             self._leaving.append(max(now_ns + 1, link.time_at_backlog_ns(0)))
             return
-        charges = self._pausable.charges
-        outer, charges.now = charges.now, self._held
-        link.send(frame, size_bytes, now_ns, sender, to)
-        charges.now = outer
+        self._held += 1
+        cast(PausableLink, link).send_held(self._backlog, frame, size_bytes, sender, to)
 
     def _left(self) -> None:
-        if self._held.frames <= self._most // 2:
+        self._held -= 1
+        if self._held <= self._most // 2:
             self._alarm.set(self._network.now_ns)

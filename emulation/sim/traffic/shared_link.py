@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from emulation.results.shares import LOOK_NS, shared_link
-from emulation.sim.network.simulated_link import Origin, SimulatedLink
+from emulation.sim.engine.links import SimulatedLink
+from emulation.sim.network.simulated_link import Origin
 from emulation.sim.network.virtual_clock import VirtualClock
 
 QUEUE_NS = 1_000_000  # between two looks at the queue

@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 from emulation.scenario.scenario_tables import RDMA_CONTROLS
+from emulation.sim.engine.links import SimulatedLink
 from emulation.sim.lossless.simulated_queue_pair import DcqcnPacket, SimulatedQueuePair, rdma_bytes_of
-from emulation.sim.network.mesh_host import ClassFlow, MeshHost
-from emulation.sim.network.simulated_link import CE, CLASS_SHIFT, NODE_MASK, SimulatedLink
+from emulation.sim.network.message_host import ClassFlow, MessageHost
+from emulation.sim.network.simulated_link import CE, CLASS_SHIFT, NODE_MASK
 from emulation.sim.traffic.connection import TcpConnection
 from emulation.sim.traffic.connection_messages import Messages
 from emulation.sim.traffic.controls import control
@@ -120,7 +121,7 @@ class SimulatedTcpMesh:
         return connection
 
 
-class TcpMeshHost(MeshHost):
+class TcpMeshHost(MessageHost):
     """As `MeshHost`, over TCP or RoCE: a connection to each member, and for each class, that it sends to."""
 
     def __init__(self, mesh: SimulatedTcpMesh, *args: Any, **how: Any) -> None:

@@ -14,11 +14,11 @@ import pytest
 
 from emulation.experiments.bench import codec_times
 from emulation.experiments.bench.plane_times import BundleTraffic, endpoint, timer_of
-from emulation.sim.engine.engine_choice import COMPILED, PYTHON
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
 from switchagg.native import library
+from tests.oracles.oracle_network import OracleConfig, oracle
 
 RATIOS = tomllib.loads(Path(__file__).with_name("ratios.toml").read_text(encoding="utf-8"))
 
@@ -39,12 +39,12 @@ def of_codecs() -> Iterator[tuple[str, float]]:
 def of_packet_engines() -> Iterator[tuple[str, float]]:
     for method in ("switch", "ring"):
         cpu_ns = {}
-        for engine in (PYTHON, COMPILED):
-            config = SimulationConfig(8, LinkConfig(100_000_000_000, 1_000), dataplane="native", engine=engine)
+        config = SimulationConfig(8, LinkConfig(100_000_000_000, 1_000), dataplane="native")
+        for terms in (config, oracle(config)):
             begun_ns = time.process_time_ns()
-            assert not time_allreduce(config, method, 1_000_000).wrong_elements
-            cpu_ns[engine] = time.process_time_ns() - begun_ns
-        yield f"packet engine compiled, over python: {method}", cpu_ns[PYTHON] / cpu_ns[COMPILED]
+            assert not time_allreduce(terms, method, 1_000_000).wrong_elements
+            cpu_ns[type(terms)] = time.process_time_ns() - begun_ns
+        yield f"packet engine, over its oracle: {method}", cpu_ns[OracleConfig] / cpu_ns[SimulationConfig]
 
 
 def of_memory() -> Iterator[tuple[str, float]]:

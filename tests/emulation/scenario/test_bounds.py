@@ -270,7 +270,7 @@ def test_elements_fill_the_mtu_and_are_the_project_s_for_1500() -> None:
 def test_hosts_that_work_and_connections_that_are_slow_are_in_the_bound(method: str, costs: HostCosts) -> None:
     """Of one call of 4 kB or 300 kB on 8 hosts: no simulation is faster, and the bound is more than that of links."""
     for servers, later in ((0, False), (2, False), (2, True)) if method == "ps" else ((0, False),):
-        config = SimulationConfig(8, LinkConfig(10**10, 0), streams=1, costs=costs, engine="auto")
+        config = SimulationConfig(8, LinkConfig(10**10, 0), streams=1, costs=costs)
         config = dataclasses.replace(config, servers=servers, ps={"push_then_pull": later})
         network = NetworkParameters(8, 10**10, 1500, 360, servers=servers, push_then_pull=later, **vars(costs))
         free = dataclasses.replace(network, transfer_ns=0, flow_bps=0, push_then_pull=False)

@@ -17,6 +17,7 @@ from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.replay.graph_training import GraphTraining
 from emulation.sim.simulated_run import run_method, simulation_config
+from tests.oracles.oracle_network import OracleConfig
 from transport.group.method_name import parse as parse_method
 
 MODEL = """
@@ -283,7 +284,7 @@ def test_flows_take_what_packets_do(tmp_path: Path, parallel: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["ring", "switch"])
-def test_both_engines_replay_a_trace_of_others_alike(
+def test_the_network_and_its_oracle_replay_a_trace_of_others_alike(
     tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Groups that overlap, all-to-alls among hosts beside the switch's sums, and losses."""
@@ -292,8 +293,8 @@ def test_both_engines_replay_a_trace_of_others_alike(
     (tmp_path / "w.txt").write_text("\n".join((head, "2", *rows)))
     given = {"workload.profile": "w.txt", "topology.workers": 8, "faults.loss": 0.002}
     found = []
-    for engine in ("python", "compiled"):
-        monkeypatch.setenv("SWITCHAGG_SIM_ENGINE", engine)
+    for kinds in (SimulationConfig.network_kinds, OracleConfig.network_kinds):
+        monkeypatch.setattr(SimulationConfig, "network_kinds", kinds)
         result = ran(scenario(tmp_path, **given), method)
         found.append(
             (result.retransmissions, result.wire_tx_bytes_per_rank, [each.duration_ns for each in result.iterations])

@@ -1,15 +1,16 @@
 """Senders on one switch, receivers on another, one slow link between them: see `Dumbbell`."""
 
-from emulation.sim.network.simulated_link import NODE_MASK, LinkConfig, SimulatedLink
+from emulation.sim.network.simulated_link import NODE_MASK, LinkConfig
 from emulation.sim.network.virtual_clock import VirtualClock
 from emulation.sim.traffic.connection import CE, ECT, Connections, TcpConnection
 from emulation.sim.traffic.controls import control
 from emulation.sim.traffic.receiver import TcpReceiver
 from emulation.sim.traffic.segments import TransportSegment
 from emulation.sim.traffic.sender import PAYLOAD_BYTES, TcpSender
+from tests.oracles.oracle_links import OracleLink
 
 
-class Marking(SimulatedLink):
+class Marking(OracleLink):
     """Marks above `above_bytes`, 0: never; loses data segments whose numbers are in `lose`, each once."""
 
     above_bytes = 0
@@ -35,23 +36,23 @@ class Dumbbell:
         self.connections = []
         everything, count = Connections(), len(kinds)
         fast = LinkConfig(10 * rate_bps, delay_ns, 10_000_000)
-        ways: list[list[SimulatedLink]] = [[], []]
+        ways: list[list[OracleLink]] = [[], []]
         near, far = (self._switch(ports) for ports in ways)
         self.slow = Marking(network, LinkConfig(rate_bps, delay_ns, queue_bytes), far)
         self.slow.above_bytes = mark_bytes
-        back = SimulatedLink(network, fast, near)
-        down = [SimulatedLink(network, fast, everything.receive) for _ in range(2 * count)]
+        back = OracleLink(network, fast, near)
+        down = [OracleLink(network, fast, everything.receive) for _ in range(2 * count)]
         ways[0] += down[:count] + [self.slow] * count
         ways[1] += [back] * count + down[count:]
         for flow, kind in enumerate(kinds):
-            links = SimulatedLink(network, fast, near), SimulatedLink(network, fast, far)
+            links = OracleLink(network, fast, near), OracleLink(network, fast, far)
             sender, nodes = TcpSender(flow, control(kind, str(flow)), ecn=mark_bytes > 0), (flow, count + flow)
             made = TcpConnection(sender, TcpReceiver(flow), links, nodes, nodes[::-1])
             everything.add(made)
             self.connections.append(made)
             network.schedule(flow * 1_000_000, lambda *_, made=made: made.open())
 
-    def _switch(self, ports: list[SimulatedLink]):
+    def _switch(self, ports: list[OracleLink]):
         def receive(frame: TransportSegment, sender: int, to: int) -> None:
             ports[to & NODE_MASK].send(frame, frame.wire_bytes, self.network.now_ns + 1_000, sender, to)
 

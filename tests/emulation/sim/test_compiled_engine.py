@@ -1,4 +1,4 @@
-"""The packet engine in C against the one in Python: every event of small random worlds, one by one."""
+"""The network in C against its oracle in Python: every event of small random worlds, one by one."""
 
 import random
 from dataclasses import replace
@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from emulation.scenario.topologies.topology import Fabric
-from emulation.sim.engine import engine_choice
-from emulation.sim.engine.compiled_network import CompiledNetwork
-from emulation.sim.host_costs import HostCosts
+from emulation.sim.host_costs import FREE, HostCosts
 from emulation.sim.lossless.pausing import PfcConfig, Red
 from emulation.sim.network.simulated_link import LinkConfig, Tail
 from emulation.sim.network.simulation import SimulationConfig
+from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.network.virtual_clock import SimulationError
@@ -21,6 +20,7 @@ from emulation.sim.size_only import SizeOnlyArray
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.native import library
 from switchagg.wire import HEADER_BYTES
+from tests.oracles.oracle_network import oracle
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=library.missing())
 
@@ -79,9 +79,9 @@ def world(source: random.Random) -> SimulationConfig:
     )
 
 
-def told(config: SimulationConfig, engine: str, seed: int, array: Any = None) -> dict[str, Any]:
+def told(config: SimulationConfig, seed: int, array: Any = None, method: str = "switch") -> dict[str, Any]:
     """All there is to see of calls that ranks make in turn, some from within others' ends."""
-    simulation = SwitchSimulation(replace(config, engine=engine))
+    simulation = SIMULATIONS[method](config)
     source, time, workers = random.Random(seed), simulation.network, config.workers
     calls = [
         (
@@ -154,45 +154,44 @@ def told(config: SimulationConfig, engine: str, seed: int, array: Any = None) ->
 @pytest.mark.parametrize("seed", range(24))
 def test_events_results_and_counters_are_those_of_python(seed: int) -> None:
     config = world(random.Random(seed))
-    assert told(config, "compiled", seed) == told(config, "python", seed)
+    assert told(config, seed) == told(oracle(config), seed)
 
 
 @pytest.mark.parametrize("seed", range(100, 112))
 def test_without_values_every_event_is_that_of_zeros(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(world(random.Random(seed)), codec=("", "lanes8")[seed % 2])
-    monkeypatch.setattr(CompiledNetwork, "traced_bytes", HEADER_BYTES)
-    size_only = told(config, "compiled", seed, SizeOnlyArray)
-    zeros = told(config, "compiled", seed, lambda count, dtype: np.zeros(count, dtype))
+    monkeypatch.setattr(SwitchedNetwork, "traced_bytes", HEADER_BYTES)
+    size_only = told(config, seed, SizeOnlyArray)
+    zeros = told(config, seed, lambda count, dtype: np.zeros(count, dtype))
     assert size_only == zeros
 
 
 def test_values_after_arrays_that_have_none_are_refused() -> None:
-    simulation = SwitchSimulation(SimulationConfig(2, LinkConfig(10**9), engine="auto", dataplane="native"))
+    simulation = SwitchSimulation(SimulationConfig(2, LinkConfig(10**9), dataplane="native"))
     simulation.launch(0, SizeOnlyArray(9, "int32"), "sum", simulation.network.stop)
     with pytest.raises(JobError, match="SizeOnlyArray"):
         simulation.launch(1, np.zeros(9, np.int32), "sum", simulation.network.stop)
 
 
+@pytest.mark.parametrize("seed", range(200, 206))
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    ("method", "changes"),
     [
-        ({"backups": 1, "congestion": "none"}, "partial sums"),
-        ({"dataplane": "reference"}, "not reference"),
-        ({"codec": "topk+ef"}, "whole arrays"),
+        ("switch", {"dataplane": "reference"}),
+        ("switch", {"backups": 1, "congestion": "none", "fabric": Fabric()}),
+        ("switch", {"codec": "topk+ef"}),
+        ("atp", {"costs": FREE, "codec": ""}),
+        ("esa", {"costs": FREE, "codec": "", "aggregators": 4}),
     ],
+    ids=["program in Python", "partial sums", "codec of whole arrays", "aggregators", "aggregators that are few"],
 )
-def test_what_c_lacks_is_said_or_goes_to_python(changes: dict[str, Any], why: str) -> None:
-    config = replace(SimulationConfig(3, LinkConfig(10**9), dataplane="native", engine="auto"), **changes)
-    assert type(engine_choice.network(config, config.built())) is SwitchedNetwork
-    with pytest.raises(JobError, match=why):
-        engine_choice.network(replace(config, engine="compiled"), config.built())
+def test_so_are_those_of_programs_and_hosts_in_python(method: str, changes: dict[str, Any], seed: int) -> None:
+    config = replace(world(random.Random(seed)), **changes)
+    assert told(config, seed, method=method) == told(oracle(config), seed, method=method)
 
 
-def test_the_variable_asks_for_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = SimulationConfig(2, LinkConfig(10**9), dataplane="native", engine="auto")
-    assert type(engine_choice.network(config, config.built())) is CompiledNetwork
-    monkeypatch.setenv(engine_choice.VARIABLE, "python")
-    assert type(engine_choice.network(config, config.built())) is SwitchedNetwork
-    monkeypatch.setenv(engine_choice.VARIABLE, "fast")
-    with pytest.raises(JobError, match=r"SWITCHAGG_SIM_ENGINE is fast; it may be python, compiled or auto"):
-        engine_choice.network(config, config.built())
+def test_without_the_compiled_core_it_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "missing", lambda: "it was not built; run make native")
+    config = SimulationConfig(2, LinkConfig(10**9))
+    with pytest.raises(JobError, match=r"packet by packet needs the compiled core: it was not built; run make native"):
+        config.network(config.built())

@@ -1,4 +1,4 @@
-"""Jobs and flows on one network, in the packet engine in C against the one in Python: every event of small worlds.
+"""Jobs and flows on one network in C against its oracle in Python: every event of small worlds.
 
 Hosts in Python are on links in C beside those that C drives: members whose connections are TCP or RoCE, or that ask
 for Python, and both ends of flows.
@@ -6,7 +6,6 @@ for Python, and both ends of flows.
 
 import random
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,17 @@ import pytest
 from emulation.scenario.scenario_flows import own_hosts
 from emulation.scenario.scenario_tables import FIRST_COME, MAX_MIN, FlowOptions, JobOptions
 from emulation.scenario.topologies.topology import Fabric
-from emulation.sim.engine import engine_choice
-from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.host_costs import HostCosts
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
-from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.network.virtual_clock import SimulationError
 from emulation.sim.sharing.background_jobs import BackgroundJobs, servers_of
 from emulation.sim.size_only import SizeOnlyArray
 from emulation.sim.traffic.scenario_traffic import ScenarioTraffic
 from switchagg.errors import AggregationFailed
 from switchagg.native import library
+from tests.oracles.oracle_network import oracle
 from transport.meshes.reliable import ReliableConfig
 
 pytestmark = pytest.mark.skipif(bool(library.missing()), reason=library.missing())
@@ -116,18 +113,12 @@ def world(source: random.Random) -> World:
     return config, method, jobs, flows
 
 
-def told(made: World, engine: str, seed: int, folder: Path) -> dict[str, Any]:
-    """All there is to see of them within some milliseconds. Of some, the measured job's arrays have no values; of some,
-    no member of a host method is in C, whatever the network."""
+def told(made: World, seed: int, folder: Path) -> dict[str, Any]:
+    """All there is to see of them within some milliseconds. Of some, the measured job's arrays have no values."""
     config, method, jobs, flows = made
     replays = all(job.profile for job in jobs)
     size_only = replays or seed % 3 == 0
-    if method != "switch" and seed % 2:
-        network = config.network(config.built(), CompiledNetwork if engine == "compiled" else SwitchedNetwork)
-        first = SIMULATIONS[method](replace(config, engine="python"), network)
-    else:
-        first = SIMULATIONS[method](replace(config, engine=engine))
-    assert isinstance(first.shared, CompiledNetwork) == (engine == "compiled")
+    first = SIMULATIONS[method](config)
     beside = ScenarioTraffic(first, flows)
     tenants = BackgroundJobs(first, method, jobs, 2, (MAX_MIN, FIRST_COME)[seed % 2], 32, own_hosts(flows), str(folder))
     time, ends = first.network, list[tuple[int, int]]()
@@ -168,8 +159,8 @@ def test_jobs_and_flows_are_event_for_event_those_of_python(tmp_path: Path) -> N
     seen: Counter[str] = Counter()
     for seed in (*range(18), 27, 62):  # 27: flows that begin before their links are watched; 62: trees take turns anew
         made = world(random.Random(seed))
-        found = told(made, "compiled", seed, tmp_path)
-        assert found == told(made, "python", seed, tmp_path), f"seed {seed}: {made}"
+        found = told(made, seed, tmp_path)
+        assert found == told((oracle(made[0]), *made[1:]), seed, tmp_path), f"seed {seed}: {made}"
         seen["events"] += found["events"]
         seen["calls"] += len(found["ends"])
         seen["again"] += sum(found["again"])
@@ -179,18 +170,3 @@ def test_jobs_and_flows_are_event_for_event_those_of_python(tmp_path: Path) -> N
         seen["users"] += sum(len(link["bytes"]) for link in links)
     least = {"events": 80_000, "calls": 500, "again": 400, "sums": 300, "moves": 15, "users": 100}
     assert all(seen[name] > count for name, count in least.items()), seen
-
-
-@pytest.mark.parametrize(
-    ("method", "changes", "why"),
-    [
-        ("ring", {"costs": HostCosts(transfer_ns=1)}, ""),
-        ("atp", {}, "no switches of atp"),
-        ("switch", {}, ""),
-        ("switch", {"dataplane": "reference"}, "not reference"),
-    ],
-)
-def test_jobs_beside_whose_switches_c_lacks(method: str, changes: dict[str, Any], why: str) -> None:
-    config = SimulationConfig(2, LinkConfig(10**9), **{"dataplane": "native", "engine": "auto", **changes})
-    assert why in engine_choice.further_job_unsupported(method, config)
-    assert bool(why) == bool(engine_choice.further_job_unsupported(method, config))

@@ -1,4 +1,4 @@
-"""Host methods in the packet engine in C against the one in Python: every event of small random worlds, one by one."""
+"""Host methods on the network in C against its oracle in Python: every event of small random worlds, one by one."""
 
 import random
 from dataclasses import replace
@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from emulation.scenario.topologies.topology import Fabric
-from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.host_costs import FREE, HostCosts
 from emulation.sim.lossless.pausing import PfcConfig
 from emulation.sim.network.aggregation_host import SimulatedCall
-from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.ps_simulation import PsSimulation
 from emulation.sim.network.simulated_link import LinkConfig, Tail
 from emulation.sim.network.simulation import Simulation, SimulationConfig
@@ -21,8 +19,10 @@ from emulation.sim.network.virtual_clock import SimulationError
 from emulation.sim.size_only import SizeOnlyArray
 from switchagg.calls.call_request import CallRequest
 from switchagg.description import Kind
-from switchagg.errors import AggregationFailed, JobError
+from switchagg.errors import AggregationFailed
 from switchagg.native import library
+from tests.oracles.oracle_network import oracle
+from transport.bounded.bounded_table import BOUNDED
 from transport.collectives.collective_table import COLLECTIVES
 from transport.meshes.reliable import ReliableConfig
 from transport.ps.config import ASYNCHRONOUS, BACKUP, BSP, SSP
@@ -199,15 +199,14 @@ def test_events_results_and_counters_are_those_of_python() -> None:
         source = random.Random(seed)
         config, method = world(source)
         config = replace(config, codec=source.choice(CODECS), costs=source.choice(COSTS))
-        compiled = replace(config, engine="compiled")
-        found = told(compiled, method, seed)
-        assert found == told(config, method, seed), f"seed {seed}: {method}"
+        found = told(config, method, seed)
+        assert found == told(oracle(config), method, seed), f"seed {seed}: {method}"
         failures += bool(found["failed"])
         resent += found["again"]
-        size_only = told(compiled, method, seed, size_only=True)  # lengths alone: the same events, frames of zeros
+        size_only = told(config, method, seed, size_only=True)  # lengths alone: the same events, frames of zeros
         assert size_only | {"trace": found["trace"], "sums": found["sums"]} == found, f"seed {seed}: {method}"
         if seed % 5 == 0:
-            assert size_only == told(config, method, seed, size_only=True), f"seed {seed}: {method}"
+            assert size_only == told(oracle(config), method, seed, size_only=True), f"seed {seed}: {method}"
     assert 0 < failures < 15
     assert resent > 200
 
@@ -216,14 +215,14 @@ def test_so_are_those_of_parameter_servers() -> None:
     failures = resent = 0
     for seed in range(16):
         config = served(random.Random(seed), (BSP, BACKUP))
-        found = told(replace(config, engine="compiled"), "ps", seed)
-        assert found == told(config, "ps", seed), f"seed {seed}"
+        found = told(config, "ps", seed)
+        assert found == told(oracle(config), "ps", seed), f"seed {seed}"
         failures += bool(found["failed"])
         resent += found["again"]
     for seed in range(8):
         config = served(random.Random(seed), ASYNCHRONOUS)
-        found = trained(replace(config, engine="compiled"), seed)
-        assert found == trained(config, seed), f"seed {seed}"
+        found = trained(config, seed)
+        assert found == trained(oracle(config), seed), f"seed {seed}"
         failures += bool(found["failed"])
         resent += found["again"]
     assert 0 < failures < 12
@@ -241,16 +240,21 @@ def test_worlds_of_many_links_whose_frames_are_fetched_ahead(delay_ns: int, numb
         retry_limit=30,
         trace=True,
     )
-    found = told(replace(config, engine="compiled"), "tree", number)
-    assert found == told(config, "tree", number)
+    found = told(config, "tree", number)
+    assert found == told(oracle(config), "tree", number)
     assert found["again"] > 10
 
 
-def test_what_the_engine_in_c_lacks_stays_with_python() -> None:
-    config = SimulationConfig(2, LinkConfig(10**9), engine="auto")
-    simulation = HostSimulation(replace(config, tcp="reno"), method="ring")
-    assert not isinstance(simulation.shared, CompiledNetwork)
-    with pytest.raises(JobError, match="SWITCHAGG_SIM_ENGINE=python can"):
-        HostSimulation(replace(config, engine="compiled", tcp="reno"), method="ring")
-    simulation = HostSimulation(config, method="ring")
-    assert isinstance(simulation.shared, CompiledNetwork)
+PYTHON_HOSTS = ("ring", "ps", *BOUNDED)
+
+
+@pytest.mark.parametrize("seed", range(len(PYTHON_HOSTS) * 3))
+def test_so_are_those_of_hosts_in_python(seed: int) -> None:
+    """Members over TCP and RoCE, members with bounded loss; with pauses and without."""
+    source, method = random.Random(seed), PYTHON_HOSTS[seed % len(PYTHON_HOSTS)]
+    config = replace(world(source)[0], fabric=source.choice(FABRICS[:3]))
+    config = replace(config, link=replace(config.link, ecn_bytes=source.choice((None, 2_000)), drop_bytes=3_000))
+    if method in ("ring", "ps"):
+        config = replace(config, tcp=source.choice(("cubic", "bbr", "dcqcn", "roce")), fabric=FABRICS[0])
+    found = told(config, method, seed)
+    assert found == told(oracle(config), method, seed)

@@ -34,8 +34,8 @@ def test_bfloat16_is_torch_s() -> None:
 
 @pytest.mark.parametrize(("codec", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
 def test_gradients_are_divided_and_summed_in_16_bits(codec: str, dtype: "torch.dtype") -> None:
-    """Each value is a sum of n in some order of the ring's, and half the bytes travel; in C too, where it is built."""
-    simulation = GlooSimulation(SimulationConfig(WORKERS, LinkConfig(10**9), codec=codec, engine="auto"))
+    """Each value is a sum of n in some order of the ring's, and half the bytes travel."""
+    simulation = GlooSimulation(SimulationConfig(WORKERS, LinkConfig(10**9), codec=codec))
     arrays = [GENERATOR.standard_normal(ELEMENTS).astype(np.float32) for _ in range(WORKERS)]
     small = [torch.from_numpy(array.copy()).to(dtype).div_(WORKERS) for array in arrays]
     orders = [(small[k] + small[(k + 1) % 3] + small[(k + 2) % 3]).float().numpy() for k in range(WORKERS)]

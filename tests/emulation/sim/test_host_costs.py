@@ -133,9 +133,8 @@ def test_calls_take_turns_and_each_costs_its_hosts_what_it_costs_alone(tables: A
     assert max(beside.values()) < 0.95 * max(in_turn.values())
 
 
-@pytest.mark.parametrize("engine", ["python", "auto"])
-def test_ranks_that_begin_calls_in_different_orders_wait_for_nobody_who_waits_for_them(engine: str) -> None:
-    config = SimulationConfig(3, LinkConfig(RATE_BPS, DELAY_NS), costs=HostCosts(calls_at_once=1), engine=engine)
+def test_ranks_that_begin_calls_in_different_orders_wait_for_nobody_who_waits_for_them() -> None:
+    config = SimulationConfig(3, LinkConfig(RATE_BPS, DELAY_NS), costs=HostCosts(calls_at_once=1))
     calls = {rank: [(key, 7) for key in np.random.default_rng(rank).permutation(6).tolist()] for rank in range(3)}
     found = ends(SIMULATIONS["ring"](config), calls)
     in_turn = [sorted(range(6), key=lambda key: found[rank, key]) for rank in range(3)]

@@ -10,26 +10,25 @@ import pytest
 from emulation.scenario.scenario import ScenarioError, canonical, parse
 from emulation.scenario.scenario_tables import PACKET
 from emulation.scenario.topologies.topology import Fabric
-from emulation.sim.engine.compiled_network import CompiledNetwork
 from emulation.sim.fidelity_level import FidelityLevel
 from emulation.sim.lossless.deadlock import DeadlockWatch, buffer_cycle, refuse_cycles
-from emulation.sim.lossless.lossless_network import LosslessNetwork
-from emulation.sim.lossless.pausing import Charges, IngressPort, PausableLink, PfcConfig, Red
+from emulation.sim.lossless.pausing import PfcConfig, Red
 from emulation.sim.lossless.simulated_queue_pair import SimulatedQueuePair
 from emulation.sim.network.aggregation_host import SimulatedCall
-from emulation.sim.network.simulated_link import CLASS_SHIFT, NODE_MASK, LinkConfig, SimulatedLink
+from emulation.sim.network.simulated_link import CLASS_SHIFT, NODE_MASK, LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.network.virtual_clock import SimulationError, VirtualClock
 from emulation.sim.simulated_run import _simulation, simulation_config
 from switchagg.calls.call_request import CallRequest
-from switchagg.native import library
 from switchagg.priority import BEST_EFFORT
 from switchagg.wire import headers
+from tests.oracles.oracle_links import OracleLink
+from tests.oracles.oracle_network import OracleConfig, OracleLosslessNetwork, oracle
+from tests.oracles.pausing import Charges, OracleIngressPort, OraclePausableLink
 from tests.shared.canonical_scenario import from_canonical
 
-needs_c = pytest.mark.skipif(bool(library.missing()), reason=library.missing())
 MB_S = 1_000_000_000 // 8
 LINK = LinkConfig(rate_bps=1_000_000_000, delay_ns=2_000)
 
@@ -44,12 +43,12 @@ class Lossless:
         self.hosts = [end for cable in cables for end in cable if end.islower()]
         for a, b in cables:
             for hop in ((a, b), (b, a)):
-                self.links[hop] = PausableLink(
+                self.links[hop] = OraclePausableLink(
                     self.network, LINK, self._at(hop[1]), "-".join(hop), self.pfc, self.charges
                 )
         for hop, link in self.links.items():
             if hop[1].isupper():
-                self.ports[hop] = IngressPort(link, self.links[hop[::-1]], self.pfc)
+                self.ports[hop] = OracleIngressPort(link, self.links[hop[::-1]], self.pfc)
 
     def _at(self, node):
         def receive(frame, sender, to):
@@ -256,7 +255,7 @@ def test_tcp_in_the_lossless_class_loses_nothing_either_and_thresholds_are_deriv
 
 def test_a_queue_pair_s_last_packets_and_acknowledgements_may_be_lost():
     network = VirtualClock(events_max=20_000)
-    ways = [SimulatedLink(network, replace(LINK, loss=0.2), lambda *frame: pair.receive(*frame), seed) for seed in "ab"]
+    ways = [OracleLink(network, replace(LINK, loss=0.2), lambda *frame: pair.receive(*frame), seed) for seed in "ab"]
     pair = SimulatedQueuePair(0, (ways[0], ways[1]), (0, 1), (1, 0), control="roce")
     ended = []
     pair.ended = lambda: ended.append(network.now_ns) or (pair.write(7) if len(ended) < 4 else network.stop())
@@ -267,31 +266,28 @@ def test_a_queue_pair_s_last_packets_and_acknowledgements_may_be_lost():
     assert pair.counters["retransmitted"] > 0
 
 
-@needs_c
 @pytest.mark.parametrize("method", ["switch", "direct"])
-def test_the_engine_in_c_has_the_same_pauses(method, monkeypatch):
+def test_the_oracle_has_the_same_pauses(method, monkeypatch):
     """On up-links of an eighth of what their racks send, with marks by chance; frames are lost and damaged."""
     more = "oversubscription = 8\necn_bytes = 2_000\necn_most_bytes = 9_000\necn_chance = 0.5\npfc_bytes"
     text = SCENARIO[: SCENARIO.index("[[flows]]")].replace("pfc_bytes = 20_000", f"{more} = 4_000")
     told = []
-    for engine in ("python", "compiled"):
-        monkeypatch.setenv("SWITCHAGG_SIM_ENGINE", engine)
+    for kinds in (SimulationConfig.network_kinds, OracleConfig.network_kinds):
+        monkeypatch.setattr(SimulationConfig, "network_kinds", kinds)
         job, found = job_beside(text + "[faults]\nloss = 0.001\ncorrupt = 0.001\n", method)
-        assert isinstance(job.shared, CompiledNetwork) == (engine == "compiled")
         told.append((found, job.network.now_ns, job.network.events, job.retransmissions(), job.faults()))
     assert told[0] == told[1]
     assert sum(link["pauses"] for link in told[0][0]["pauses"]["links"]) > 10
     assert method == "direct" or any(link["marked_frames"] for link in told[0][0]["pauses"]["links"])
 
 
-@needs_c
 @pytest.mark.parametrize("stuck_ns", [400_000, 1_000_000])
 def test_the_watch_sees_ports_in_c(stuck_ns):
     """Frames of 1.2 ms each: what waits for a link so slow counts as stuck."""
     pfc = PfcConfig(xoff_bytes=3_000, xon_bytes=2_000, stuck_ns=stuck_ns)
     fabric, errors = Fabric("leaf_spine", racks=2, oversubscription=4.0), []
-    for engine in ("python", "compiled"):
-        config = SimulationConfig(8, LinkConfig(rate_bps=10_000_000), fabric=fabric, pfc=pfc, engine=engine)
+    terms = SimulationConfig(8, LinkConfig(rate_bps=10_000_000), fabric=fabric, pfc=pfc)
+    for config in (terms, oracle(terms)):
         with pytest.raises(
             SimulationError, match=r"port \w+-\w+ is paused for good: switch \w+ holds \d+ bytes"
         ) as found:
@@ -393,7 +389,7 @@ def staggered_job(wrong):
         window_slots=64,
     )
     pfc = PfcConfig(xoff_bytes=20_000, xon_bytes=17_000, stuck_ns=50_000_000)
-    network = LosslessNetwork(config.built(), config.link, pfc)
+    network = OracleLosslessNetwork(config.built(), config.link, pfc)
     job = SIMULATIONS["switch"](config, network)
     (root,) = network.topology.aggregators
     for hop, port in network.ports.items():

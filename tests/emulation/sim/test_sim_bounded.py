@@ -11,12 +11,13 @@ from emulation.results.results import document, unequal_ranks
 from emulation.scenario.scenario import ScenarioError, canonical, parse
 from emulation.scenario.topologies.topology import Fabric
 from emulation.sim.network.bounded_simulation import BoundedSimulation
-from emulation.sim.network.simulated_link import DROPPABLE, LinkConfig, SimulatedLink, Tail
+from emulation.sim.network.simulated_link import DROPPABLE, LinkConfig, Tail
 from emulation.sim.network.simulation import SimulationConfig
-from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.timing import time_allreduce
 from emulation.sim.network.virtual_clock import VirtualClock
 from emulation.sim.simulated_run import run_method
+from tests.oracles.oracle_links import OracleLink
+from tests.oracles.strict_link import OracleStrictLink
 from tests.shared.canonical_scenario import from_canonical
 from transport.bounded.bounded_packets import BoundedHeader
 from transport.bounded.bounded_table import BOUNDED
@@ -61,8 +62,8 @@ def test_integers_are_exact_and_two_runs_alike(method: str) -> None:
     assert first.drop_checksum + first.faults["corrupted"] > 0
 
 
-@pytest.mark.parametrize("kind", [SimulatedLink, StrictLink])
-def test_a_queue_above_the_threshold_drops_what_may_go_first_and_nothing_else(kind: type[SimulatedLink]) -> None:
+@pytest.mark.parametrize("kind", [OracleLink, OracleStrictLink])
+def test_a_queue_above_the_threshold_drops_what_may_go_first_and_nothing_else(kind: type[OracleLink]) -> None:
     network, came = VirtualClock(), []
     link = kind(network, LinkConfig(10**9, drop_bytes=2_500), lambda frame, _sender, _to: came.append(frame))
     for number, to in enumerate((0, 0, DROPPABLE, DROPPABLE, 0, DROPPABLE)):

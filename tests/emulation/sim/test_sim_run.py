@@ -19,11 +19,13 @@ from emulation.scenario.bounds import bound
 from emulation.scenario.compute import ComputeTimes
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import Scenario, find, load, parse
+from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.simulated_run import run_method, simulation_config
 from emulation.sim.simulated_training import Training
 from emulation.workloads.workload import Score
 from switchagg.native import library
+from tests.oracles.oracle_network import OracleConfig
 from transport.group.method_name import parse as parse_method
 
 METHODS = ["switch", "ring"]
@@ -313,15 +315,16 @@ def test_training_at_level_flow_has_the_weights_and_about_the_times_of_packets()
         assert one.communication_ns == pytest.approx(other.communication_ns, rel=0.01)
 
 
-@pytest.mark.skipif(bool(library.missing()), reason=library.missing())
 @pytest.mark.parametrize("name", ["switch~lanes8+ef", "switch+p3", "ps"])
-def test_both_packet_engines_write_the_same_results(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_network_and_its_oracle_write_the_same_results(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given, method = (
         scenario(loss=0.01, reorder=0.01, iterations=2, switch__dataplane="native"),
         parse_method(name, virtual=True),
     )
-    for engine in ("python", "compiled"):
-        monkeypatch.setenv("SWITCHAGG_SIM_ENGINE", engine)
+    for number, kinds in enumerate((SimulationConfig.network_kinds, OracleConfig.network_kinds)):
+        monkeypatch.setattr(SimulationConfig, "network_kinds", kinds)
         result = run_method(given, method, tmp_path, lambda *_: None)
-        write_json(tmp_path / engine, document(given, "sim", [result]))
-    assert (tmp_path / "python").read_bytes() == (tmp_path / "compiled").read_bytes()
+        write_json(tmp_path / str(number), document(given, "sim", [result]))
+    assert (tmp_path / "0").read_bytes() == (tmp_path / "1").read_bytes()

@@ -11,20 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.sim.network.aggregation_host import Alarm
-from emulation.sim.network.simulated_link import (
-    BURST_BITS_MAX,
-    CorruptedFrame,
-    LinkConfig,
-    SimulatedLink,
-    internet_checksum,
-)
+from emulation.sim.network.host_uplink import Alarm
+from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.network.timing import AllreduceTiming, time_allreduce
 from emulation.sim.network.virtual_clock import SimulationError, VirtualClock
 from switchagg.description import Kind
 from switchagg.errors import AggregationFailed
+from tests.oracles.oracle_links import BURST_BITS_MAX, CorruptedFrame, OracleLink, internet_checksum
 from transport.meshes.reliable import ReliableConfig
 
 LOSS_WINDOW = Path(__file__).with_name("loss_window.txt")
@@ -37,7 +32,7 @@ class Sink:
     def __init__(self, config: LinkConfig, seed: str = "1") -> None:
         self.network = VirtualClock()
         self.arrivals: list[tuple[int, Any]] = []
-        self.link = SimulatedLink(self.network, config, self.receive, seed)
+        self.link = OracleLink(self.network, config, self.receive, seed)
 
     def receive(self, frame: Any, sender: int, to: int) -> None:
         self.arrivals.append((self.network.now_ns, frame))

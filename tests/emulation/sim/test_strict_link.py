@@ -10,14 +10,15 @@ import pytest
 
 from emulation.scenario.scenario import parse
 from emulation.sim.network.aggregation_host import CREDIT_BYTES_MAX
-from emulation.sim.network.simulated_link import CE, ECT, LinkConfig, SimulatedLink, addressed
+from emulation.sim.network.simulated_link import CE, ECT, LinkConfig, addressed
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
-from emulation.sim.network.strict_link import StrictLink
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.network.virtual_clock import SimulationError, VirtualClock
 from emulation.sim.simulated_run import simulation_config
 from switchagg.wire import STREAM_OFFSET
+from tests.oracles.oracle_links import OracleLink
+from tests.oracles.strict_link import OracleStrictLink
 from transport.worker.join_options import JoinOptions
 
 FRAME = 1502  # E = 360: 1460 B of packet, 42 B of framing
@@ -27,7 +28,7 @@ RATE = 199_999_999  # so that a frame takes no whole number of nanoseconds
 class Wire:
     """A link and what comes out of it."""
 
-    def __init__(self, made: type[SimulatedLink], config: LinkConfig) -> None:
+    def __init__(self, made: type[OracleLink], config: LinkConfig) -> None:
         self.network = VirtualClock()
         self.arrivals: list[tuple[int, Any, int]] = []
         self.link = made(self.network, config, self._receive, "seed")
@@ -62,7 +63,7 @@ def test_with_one_class_it_does_what_a_plain_link_does(seed: int) -> None:
     config = LinkConfig(RATE, delay_ns=5, queue_bytes=6 * FRAME, ecn_bytes=FRAME, **faults)
     sends = random_sends(random.Random(seed), 200, [seed % 8], latency_ns)
     sends = [(*send, to | ECT * (number % 3 > 0)) for number, (*send, to) in enumerate(sends)]
-    plain, strict = Wire(SimulatedLink, config), Wire(StrictLink, config)
+    plain, strict = Wire(OracleLink, config), Wire(OracleStrictLink, config)
     plain.run(sends)
     strict.run(sends)
     assert [(at, to) for at, _, to in strict.arrivals] == [(at, to) for at, _, to in plain.arrivals]
@@ -92,21 +93,21 @@ def test_the_order_and_the_instants_are_exact(seed: int) -> None:
     sends = random_sends(random.Random(seed), 100, list(range(8)), 700 * (seed % 2))
     # Instants that no fraction of a frame can hit: ties are the events' order, which the model knows nothing of.
     sends = [(at + 3 * number, latency, size, to) for number, (at, latency, size, to) in enumerate(sends)]
-    wire = Wire(StrictLink, LinkConfig(RATE))
+    wire = Wire(OracleStrictLink, LinkConfig(RATE))
     wire.run(sends)
     assert [(at, frame[0]) for at, frame, _ in wire.arrivals] == model(sends)
 
 
 def test_each_class_has_a_queue_of_its_own() -> None:
-    wire = Wire(StrictLink, LinkConfig(RATE, queue_bytes=3 * FRAME))
+    wire = Wire(OracleStrictLink, LinkConfig(RATE, queue_bytes=3 * FRAME))
     bulk = [(0, 0, FRAME, addressed(3, 7))] * 5
     wire.run([*bulk, (1, 0, FRAME, addressed(3, 0))])
     assert wire.link.faults["drop_queue"] == 2
     assert [frame[0] for _, frame, _ in wire.arrivals] == [0, 5, 1, 2]
 
 
-@pytest.mark.parametrize("made", [SimulatedLink, StrictLink])
-def test_frames_behind_more_than_the_threshold_are_marked(made: type[SimulatedLink]) -> None:
+@pytest.mark.parametrize("made", [OracleLink, OracleStrictLink])
+def test_frames_behind_more_than_the_threshold_are_marked(made: type[OracleLink]) -> None:
     wire = Wire(made, LinkConfig(RATE, ecn_bytes=2 * FRAME))
     wire.run([(0, 0, FRAME, addressed(3, 7) | ECT * (number != 4)) for number in range(6)])
     assert [(to & CE > 0, to & ECT > 0) for _, _, to in wire.arrivals] == [
@@ -122,7 +123,7 @@ def test_frames_behind_more_than_the_threshold_are_marked(made: type[SimulatedLi
 
 def test_the_backlog_is_that_of_all_classes() -> None:
     network = VirtualClock()
-    link = StrictLink(network, LinkConfig(8_000_000_000), lambda *_: None)  # a byte per nanosecond
+    link = OracleStrictLink(network, LinkConfig(8_000_000_000), lambda *_: None)  # a byte per nanosecond
     for priority in (7, 0, 3):
         link.send(b"", 1000, 0, 0, addressed(0, priority))
     assert link.backlog_bytes(0) == 3000

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.sim.engine import engine_library
-from emulation.sim.engine.compiled_group import CANCELED, CompiledGroup
-from emulation.sim.engine.compiled_links import CompiledLink
-from emulation.sim.network.simulated_link import SimulatedLink
+from emulation.sim.engine.links import SimulatedLink
+from emulation.sim.engine.member_group import CANCELED, MemberGroup
 from switchagg.errors import AggregationFailed
 from switchagg.native import headers
 from switchagg.native.headers import SA_COMBINE_ELSEWHERE, SIM_CALL_BYTES
@@ -25,10 +24,10 @@ from transport.collectives.programs import CompiledProgram
 _CallFacts = headers.struct("sim_call_facts")
 
 
-class CompiledMember(CollectiveParty):
+class CollectiveMember(CollectiveParty):
     """A member's calls, and the host that carries their messages: as a CollectiveParty on a `MeshHost`.
 
-    at: its group, its uplink (a CompiledLink), and a notice, called when calls have ended or failed. NumPy combines,
+    at: its group, its uplink, and a notice, called when calls have ended or failed. NumPy combines,
     message by message, the types that C can't (16 bits, the maximum of floats).
     """
 
@@ -36,7 +35,7 @@ class CompiledMember(CollectiveParty):
         self,
         member: int,
         workers: int,
-        at: tuple[CompiledGroup, SimulatedLink, Callable[[int], None]],
+        at: tuple[MemberGroup, SimulatedLink, Callable[[int], None]],
         *,
         job: str,
         option: int,
@@ -47,8 +46,7 @@ class CompiledMember(CollectiveParty):
         group = self._group
         self._library = load()
         notices = group.clock.notices
-        uplink = cast(CompiledLink, link)
-        handle = self._library.sa_sim_member(group.handle, uplink.handle, member, len(notices), uplink.strict)
+        handle = self._library.sa_sim_member(group.handle, link.handle, member, len(notices), link.strict)
         self._handle = engine_library.there(handle)
         notices.append(lambda: notice(member))
         self._in_use: dict[int, tuple[Any, ...]] = {}  # by the number of a call: what C uses of it

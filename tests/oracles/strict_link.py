@@ -15,15 +15,15 @@ from emulation.sim.network.simulated_link import (
     DROPPABLE,
     ECT,
     LinkConfig,
-    SimulatedLink,
 )
 from emulation.sim.network.virtual_clock import Action, VirtualClock
 from switchagg.priority import BEST_EFFORT, CLASSES
+from tests.oracles.oracle_links import OracleLink
 
 
-class StrictLink(SimulatedLink):
-    """As `SimulatedLink`, with a queue of queue_bytes for each class, whose own length decides what is dropped; marks
-    depend on what all classes hold. With frames of one class it does what `SimulatedLink` does.
+class OracleStrictLink(OracleLink):
+    """As `OracleLink`, with a queue of queue_bytes for each class, whose own length decides what is dropped; marks
+    depend on what all classes hold. With frames of one class it does what `OracleLink` does.
 
     The frame whose turn it is next is chosen at the instant the wire falls idle. A frame that arrives in the same
     nanosecond counts as arrived, in the order of the events.
@@ -119,27 +119,3 @@ class StrictLink(SimulatedLink):
             arrival_ns = self._tail.arrival_ns(arrival_ns, self._cost[size_bytes][0])
         self._deliver(arrival_ns, frame, size_bytes, sender, to)
         self.network.schedule(idle_ns, self._idle)
-
-
-class ClassQueue:
-    """A class's part of a StrictLink, for a host that keeps a credit of bytes in each class."""
-
-    def __init__(self, network: VirtualClock, link: StrictLink, kind: int) -> None:
-        self.config = link.config
-        self.network = network
-        self._link = link
-        self._kind = kind
-
-    @property
-    def users(self) -> int:
-        """As of the link."""
-        return self._link.users
-
-    def backlog_bytes(self, _now_ns: int) -> int:
-        """See `StrictLink.backlog_of`."""
-        return self._link.backlog_of(self._kind)
-
-    def time_at_backlog_ns(self, size_bytes: int) -> int:
-        """The earliest instant at which no more than size_bytes can be left: if no other class sends anything."""
-        left = max(0, self._link.backlog_of(self._kind) - size_bytes)
-        return self.network.now_ns - (-left * 8_000_000_000 // self.config.rate_bps)

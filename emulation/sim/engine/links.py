@@ -1,28 +1,26 @@
-"""Links and switches in C: the parts of a compiled network that Python still asks for something."""
+"""Links in C: see `network/simulated_link.py` for what they do."""
 
 import ctypes
 from collections.abc import Callable
 from typing import Any, cast
 
 from emulation.sim.engine import engine_library
-from emulation.sim.engine.compiled_clock import CompiledClock
 from emulation.sim.engine.engine_library import FAULTS
+from emulation.sim.engine.packet_clock import PacketClock
 from emulation.sim.network.simulated_link import LinkConfig, Origin
-from emulation.sim.network.switched_network import SimulatedSwitch
-from emulation.sim.spines.paths import HashedPaths
-from switchagg.dataplane.contract import DataPlane
-from switchagg.dataplane.native import NativePlane
 from switchagg.native import headers
 from switchagg.native.library import load
-from switchagg.wire import frame_bytes
 
 _Tail = headers.struct("sim_tail_facts")
 
 
-class CompiledLink:
-    """A direction of a link in C, with the attributes of `SimulatedLink`. Counters are read in place."""
+class SimulatedLink:
+    """A direction between two nodes. strict: whether it serves priority classes strictly, the most urgent first, each
+    from a queue of its own. seed makes the faults: the same seed and the same sends give the same faults on every
+    machine. Counters of `struct sim_link` are attributes, read in place.
+    """
 
-    def __init__(self, clock: CompiledClock, config: LinkConfig, seed: str, strict: bool) -> None:
+    def __init__(self, clock: PacketClock, config: LinkConfig, seed: str, strict: bool) -> None:
         self.config, self.network, self.strict = config, clock, strict
         words = engine_library.random_words(seed) if config.faulty else None
         tail = _Tail()
@@ -52,7 +50,7 @@ class CompiledLink:
         self._state = headers.struct("sim_link").from_address(self.handle)
 
     def __getattr__(self, name: str) -> int:
-        """A counter of `SimulatedLink`."""
+        """A counter."""
         if name.startswith("_"):
             raise AttributeError(name)
         value: int = getattr(self._state, name)
@@ -63,27 +61,34 @@ class CompiledLink:
         return dict(zip(FAULTS, self._state.faults, strict=True))
 
     def send(self, frame: Any, size_bytes: int, ready_ns: int, sender: int = 0, to: int = 0) -> bool:
-        """As of `SimulatedLink`, of a host in Python."""
+        """Queue a frame of size_bytes (framing included) at ready_ns; False if the queue is full and it was dropped.
+        frame: as of `PythonHosts`. ready_ns is now or later and never before the ready_ns of the send before."""
         return self.network.hosts.send(self.handle, frame, size_bytes, ready_ns, sender, to)
 
     def send_ahead(self, frame: Any, size_bytes: int, ready_ns: int, sender: int, to: int) -> bool:
-        """As of `SimulatedLink`, of a host in Python."""
-        return self.network.hosts.send(self.handle, frame, size_bytes, ready_ns, sender, to, headers.SIM_PYTHON_AHEAD)
+        """As `send`, past what waits, as acknowledgements go where queues are fair. Later frames are behind it."""
+        return self.network.hosts.send(self.handle, frame, size_bytes, ready_ns, sender, to, ahead=True)
+
+    def backlog(self, _left: Callable[[], None]) -> int | None:
+        """What `send_held` of a link that can be paused needs, so that left() is called when a frame has left it; None:
+        this link is never paused, and `time_at_backlog_ns` says when."""
+        return None
 
     def backlog_bytes(self, now_ns: int) -> int:
-        """As of `SimulatedLink`."""
+        """Bytes queued and not yet sent, rounded up."""
         return cast(int, load().sa_sim_backlog_bytes(self.handle, now_ns))
 
     def backlog_of(self, kind: int) -> int:
-        """As of `StrictLink`."""
+        """Bytes of one class queued on a strict link, without the frame on the wire."""
         return cast(int, load().sa_sim_backlog_of(self.handle, kind))
 
     def time_at_backlog_ns(self, size_bytes: int) -> int:
-        """As of `SimulatedLink`."""
+        """The first instant at which no more than size_bytes are left to send, if nothing is added."""
         return cast(int, load().sa_sim_time_at_backlog_ns(self.handle, size_bytes))
 
     def count(self, add: Callable[[Origin, int], None]) -> Callable[[], None]:
-        """As of `SimulatedLink`; only when it is asked for."""
+        """add(origin, bytes on the wire), of frames that are sent from now on, once they are through, and at the latest
+        when what is returned is called."""
         watch = engine_library.there(load().sa_sim_watch(self.handle))
         watched = ctypes.POINTER(headers.struct("sim_counted"))()
 
@@ -100,32 +105,3 @@ class CompiledLink:
     def lead_to(self, switch: int | None) -> None:
         """Hand frames to a switch, or, None, to the hosts that they are for."""
         load().sa_sim_lead_to(self.handle, switch)
-
-
-class CompiledSwitch(SimulatedSwitch):
-    """As `SimulatedSwitch`; Python's part of it knows where ports lead."""
-
-    def __init__(self, clock: CompiledClock, latency_ns: int) -> None:
-        self.handle = engine_library.there(load().sa_sim_switch(clock.handle, latency_ns))
-        self._state = headers.struct("sim_switch").from_address(self.handle)
-        super().__init__(clock, latency_ns)
-        self._routed = 0
-
-    def aggregate(self, dataplane: DataPlane, address: int) -> None:
-        assert isinstance(dataplane, NativePlane)
-        super().aggregate(dataplane, address)
-        room_bytes = frame_bytes(dataplane.elements)
-        load().sa_sim_aggregate(self.handle, dataplane.handle, address, room_bytes)
-
-    def route(self, several: Callable[[HashedPaths], int]) -> None:
-        """Tell C of the ports that are new. several: where C has the paths of one."""
-        for port in self.ports[self._routed :]:
-            ends = (None, several(port)) if isinstance(port, HashedPaths) else (cast(CompiledLink, port).handle, None)
-            if load().sa_sim_route(self.handle, *ends):
-                raise MemoryError("no memory for routes")
-        self._routed = len(self.ports)
-
-    @property
-    def drop_checksum(self) -> int:
-        count: int = self._state.drop_checksum
-        return count

@@ -9,7 +9,6 @@ from typing import Any
 
 from emulation.sim.engine import engine_library
 from emulation.sim.engine.python_hosts import PythonHosts
-from emulation.sim.network.aggregation_host import Done
 from emulation.sim.network.virtual_clock import Action, SimulationError, VirtualClock
 from switchagg.native import headers, library
 
@@ -20,7 +19,7 @@ ALL_BYTES = (1 << 32) - 1
 """The trace hashes all bytes of frames."""
 
 
-class CompiledClock(VirtualClock):
+class PacketClock(VirtualClock):
     """The clock and the order of events, kept in C. `now_ns` is right whenever Python is asked for something.
 
     notices: what to do when a host in C has something for Python, by its number. traced_bytes: of each frame, from its
@@ -29,7 +28,7 @@ class CompiledClock(VirtualClock):
 
     def __init__(self, *, events_max: int = 2_000_000_000, trace: bool = False, traced_bytes: int = ALL_BYTES) -> None:
         super().__init__(events_max=events_max, trace=trace)
-        self.notices: list[Done] = []
+        self.notices: list[Callable[[], None]] = []
         self._library = library.load()
         self._planned: dict[int, tuple[Action, Any, int, int]] = {}
         self._number = 0
@@ -119,7 +118,7 @@ class CompiledClock(VirtualClock):
             raise self._failed
 
 
-def _of(clock: "weakref.ref[CompiledClock]") -> CompiledClock:
+def _of(clock: "weakref.ref[PacketClock]") -> PacketClock:
     running = clock()
     assert running is not None, "the run of a simulation that is gone"
     return running

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from emulation.sim.engine import engine_library
-from emulation.sim.engine.compiled_clock import CompiledClock
+from emulation.sim.engine.packet_clock import PacketClock
 from emulation.sim.host_costs import HostCosts
 from switchagg.native import headers
 from switchagg.native.library import load
@@ -20,7 +20,11 @@ CACHED_NODES = 12_000_000
 _ReliableConfig = headers.struct("sa_reliable_config")
 
 
-class CompiledGroup:
+Connections = Callable[[int, int], ReliableConfig]
+"""The configuration of the connection from a member to another."""
+
+
+class MemberGroup:
     """The shared state of a job's members. connections: as of a `MeshHost`; first: the first member's address.
 
     told: what parties in Python are told, by member; without, calls are C's.
@@ -28,8 +32,8 @@ class CompiledGroup:
 
     def __init__(
         self,
-        clock: CompiledClock,
-        connections: Callable[[int, int], ReliableConfig],
+        clock: PacketClock,
+        connections: Connections,
         first: int,
         credit_bytes: int | None,
         callback: Callable[[int, int, int, int], int] | None = None,
