@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from emulation.sim.host_costs import FlowPacer
 from emulation.sim.network.host_uplink import Alarm, ClassQueue, HostUplink
-from emulation.sim.network.message_host import ClassFlow, MessageHost
 from emulation.sim.network.simulated_link import (
     AHEAD,
     CLASS_SHIFT,
     IP_BYTES,
     NODE_MASK,
 )
+from emulation.sim.traffic.message_host import ClassFlow, MessageHost
 from switchagg.priority import BEST_EFFORT
 from transport.links.ethernet import ETHERNET_BYTES
 from transport.links.framing import RELIABLE_BYTES

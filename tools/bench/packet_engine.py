@@ -1,8 +1,8 @@
-"""The packet engines of virtual time on one core: packet-hops (a packet on one link) per second of CPU, C by Python.
+"""The packet engine of virtual time on one core: packet-hops (a packet on one link) per second of CPU.
 
 An allreduce of int32 by method `switch` or `ring`, launched on all ranks at once on idle 100 Gb/s links: a fast network
 has the most packets in flight. With values all of every sum is compared; without, only times and bytes are computed.
-Then the time and memory of one array on 4 to 1,024 workers against events, and a shipped scenario without its training.
+Then the time and memory of one array on 4 to 1,024 workers against events.
 """
 
 from __future__ import annotations
@@ -12,28 +12,21 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulation.experiments.bench.bandwidths import MEGABYTE
 from emulation.report import table_kit
-from emulation.scenario.scenario import find, load
 from emulation.scenario.topologies.topology import Fabric
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
-from emulation.sim.simulated_run import simulation_config
 from emulation.sim.size_only import SizeOnlyArray
 from switchagg.native import library
-from tests.oracles.oracle_network import oracle
 
 Log = Callable[[str], None]
-
-PYTHON, COMPILED = "python", "compiled"
-"""The oracle, and the network in C."""
 
 LINK = LinkConfig(100_000_000_000, 1_000)
 ROUNDS = 3
@@ -43,7 +36,6 @@ ROUNDS = 3
 class EngineCase(NamedTuple):
     """racks: 0: one switch. quick: whether a quick run has it."""
 
-    engine: str
     workers: int
     size_bytes: int
     values: bool
@@ -53,57 +45,39 @@ class EngineCase(NamedTuple):
 
 
 CASES = (
-    EngineCase(PYTHON, 8, MEGABYTE // 2, values=True),
-    EngineCase(COMPILED, 8, 40 * MEGABYTE, values=False),
-    EngineCase(COMPILED, 8, 20 * MEGABYTE, values=True),
-    EngineCase(PYTHON, 64, MEGABYTE // 10, values=True),
-    EngineCase(COMPILED, 64, 20 * MEGABYTE, values=False),
-    EngineCase(COMPILED, 64, 4 * MEGABYTE, values=True),
-    EngineCase(PYTHON, 8, MEGABYTE, values=True, method="ring"),
-    EngineCase(COMPILED, 8, 40 * MEGABYTE, values=False, method="ring"),
-    EngineCase(COMPILED, 8, 20 * MEGABYTE, values=True, method="ring"),
-    EngineCase(PYTHON, 64, MEGABYTE // 5, values=True, method="ring"),
-    EngineCase(COMPILED, 64, 20 * MEGABYTE, values=False, method="ring"),
-    EngineCase(COMPILED, 64, 4 * MEGABYTE, values=True, method="ring"),
+    EngineCase(8, 40 * MEGABYTE, values=False),
+    EngineCase(8, 20 * MEGABYTE, values=True),
+    EngineCase(64, 20 * MEGABYTE, values=False),
+    EngineCase(64, 4 * MEGABYTE, values=True),
+    EngineCase(8, 40 * MEGABYTE, values=False, method="ring"),
+    EngineCase(8, 20 * MEGABYTE, values=True, method="ring"),
+    EngineCase(64, 20 * MEGABYTE, values=False, method="ring"),
+    EngineCase(64, 4 * MEGABYTE, values=True, method="ring"),
 )
 
 
 SCALE = tuple(
-    EngineCase(COMPILED, workers, 10 * MEGABYTE, False, workers // 32 if workers > 32 else 0, workers <= 64, method)
+    EngineCase(workers, 10 * MEGABYTE, False, workers // 32 if workers > 32 else 0, workers <= 64, method)
     for method in ("switch", "ring")
     for workers in (4, 16, 64, 256, 1024)
 )
 """The same array on more and more workers: time and memory against events."""
 
-LARGE = tuple(
-    EngineCase(COMPILED, 1024, 100 * MEGABYTE, False, 32, quick=False, method=method) for method in ("switch", "ring")
-)
-SCENARIO, GRADIENT_BYTES = "sim_100g", 4 * MEGABYTE
+LARGE = tuple(EngineCase(1024, 100 * MEGABYTE, False, 32, quick=False, method=method) for method in ("switch", "ring"))
 
 
 def measure(quick: bool, log: Log) -> dict[str, Any]:
     """The part `engine` of the document. A case runs alone in a process, whose memory is what the case takes."""
     if reason := library.missing():
         log(f"engine: left out: {reason}")
-        return {"rows": [], "scale": [], "large": [], "scenario": [], "failures": {"engine": reason}}
+        return {"rows": [], "scale": [], "large": [], "failures": {"engine": reason}}
     part: dict[str, Any] = {"failures": {}}
     for name, cases in (("rows", CASES), ("scale", SCALE), ("large", LARGE)):
         part[name] = [_apart(_best, case, log) for case in cases if case.quick or not quick]
-    for row in part["rows"]:
-        like = {"engine": PYTHON, "workers": row["workers"], "method": row["method"]}
-        base = next((candidate for candidate in part["rows"] if candidate.items() >= like.items()), None)
-        row["speedup"] = row["hops_per_s"] / base["hops_per_s"] if base else None
-    counts = {PYTHON: 1 if quick else 3, COMPILED: 20 if quick else 100}
-    methods = load(find(SCENARIO)).methods.sim
-    replayed = [_Repeated(engine, str(method), count) for method in methods for engine, count in counts.items()]
-    part["scenario"] = [_apart(_repeated, case, log) for case in replayed]
     return part
 
 
-AnyCase = TypeVar("AnyCase", "EngineCase", "_Repeated")
-
-
-def _apart(measured: Callable[[AnyCase], dict[str, Any]], case: AnyCase, log: Log) -> dict[str, Any]:
+def _apart(measured: Callable[[EngineCase], dict[str, Any]], case: EngineCase, log: Log) -> dict[str, Any]:
     log("engine: " + ", ".join(f"{name} = {value}" for name, value in case._asdict().items() if name != "quick"))
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(measured, case).result()
@@ -118,7 +92,7 @@ def _row(case: EngineCase) -> dict[str, Any]:
     begun_ns, begun_cpu = time.monotonic_ns(), time.process_time_ns()
     fabric = Fabric("leaf_spine", racks=case.racks) if case.racks else Fabric()
     config = SimulationConfig(case.workers, LINK, fabric=fabric, dataplane="native")
-    simulation = SIMULATIONS[case.method](_on(case.engine, config))
+    simulation = SIMULATIONS[case.method](config)
     count = case.size_bytes // 4
     values = [np.full(count, rank, np.int32) for rank in range(case.workers if case.values else 0)]
     ready_cpu = time.process_time_ns()
@@ -140,10 +114,6 @@ def _row(case: EngineCase) -> dict[str, Any]:
     }
 
 
-def _on(engine: str, config: SimulationConfig) -> SimulationConfig:
-    return oracle(config) if engine == PYTHON else config
-
-
 def _run(simulation: Simulation, arrays: Sequence[NDArray[Any] | SizeOnlyArray]) -> None:
     """An allreduce, launched on all ranks at once."""
     left = len(arrays)
@@ -162,23 +132,6 @@ def _run(simulation: Simulation, arrays: Sequence[NDArray[Any] | SizeOnlyArray])
     simulation.run("an allreduce")
 
 
-class _Repeated(NamedTuple):
-    engine: str
-    method: str
-    allreduces: int
-
-
-def _repeated(case: _Repeated) -> dict[str, Any]:
-    """The scenario's gradients, summed so often on its network, without training and without values."""
-    config = replace(simulation_config(load(find(SCENARIO))), dataplane="native")
-    simulation = SIMULATIONS[case.method](_on(case.engine, config))
-    begun_ns = time.process_time_ns()
-    for _ in range(case.allreduces):
-        _run(simulation, [SizeOnlyArray(GRADIENT_BYTES // 4, np.float32)] * config.workers)
-    cpu_ns = (time.process_time_ns() - begun_ns) / case.allreduces
-    return {**case._asdict(), "cpu_ns": cpu_ns, "virtual_ns": simulation.network.now_ns / case.allreduces}
-
-
 def exponent(rows: Sequence[dict[str, Any]], name: str) -> float | None:
     """The power of events to which `name` grows: the slope of a straight line through their logarithms."""
     if len(rows) < 2:
@@ -187,38 +140,21 @@ def exponent(rows: Sequence[dict[str, Any]], name: str) -> float | None:
     return float(np.polyfit(events, values, 1)[0])
 
 
-def scenario_speedups(part: dict[str, Any]) -> dict[str, float]:
-    """Python's CPU time by C's, of each method of the scenario and of all together."""
-    by_engine: dict[str, dict[str, float]] = {PYTHON: {}, COMPILED: {}}
-    for row in part.get("scenario", []):
-        by_engine[row["engine"]][row["method"]] = row["cpu_ns"]
-    python, compiled = by_engine[PYTHON], by_engine[COMPILED]
-    if not compiled:
-        return {}
-    speedups = {method: python[method] / cpu_ns for method, cpu_ns in compiled.items()}
-    return {**speedups, "all": sum(python.values()) / sum(compiled.values())}
-
-
 def lines(part: dict[str, Any]) -> list[str]:
     """The table for people."""
     cells = [
         (
-            f"{row['engine']}, {row['method']}, n = {row['workers']}"
-            + (f", {row['racks']} racks" if row["racks"] else ""),
+            f"{row['method']}, n = {row['workers']}" + (f", {row['racks']} racks" if row["racks"] else ""),
             "with" if row["values"] else "without",
             f"{row['hops'] / 1e6:.2f}",
             f"{row['cpu_ns'] / 1e9:.2f}",
             f"{row['hops_per_s'] / 1e6:.3f}",
-            f"{row['speedup']:.0f}x" if row["speedup"] else "",
             "" if row["wrong_elements"] is None else str(row["wrong_elements"]),
         )
         for row in part["rows"]
     ]
-    head = ("packet engine, one core", "values", "hops (M)", "CPU (s)", "hops/s (M)", "python's", "#wrong")
+    head = ("packet engine, one core", "values", "hops (M)", "CPU (s)", "hops/s (M)", "#wrong")
     text = table_kit.columns(head, cells)
-    if speedups := scenario_speedups(part):
-        text_of_methods = ", ".join(f"{method} {times:.0f}x" for method, times in speedups.items())
-        text += ["", f"{SCENARIO}'s allreduces without training, CPU time of Python by C: {text_of_methods}"]
     sizes = [
         (
             f"{row['method']}, n = {row['workers']}, {row['size_bytes'] / 1e6:g} MB",

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "roce/roce_crc.h"
-#include "sim/pausing.h"
+#include "emulation/sim/native/pausing.h"
+#include "transport/native/roce/roce_crc.h"
 
 #define OBJECTS_FIRST 256u
 

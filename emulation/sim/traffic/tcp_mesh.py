@@ -12,11 +12,11 @@ from typing import Any
 from emulation.scenario.scenario_tables import RDMA_CONTROLS
 from emulation.sim.engine.links import SimulatedLink
 from emulation.sim.lossless.simulated_queue_pair import DcqcnPacket, SimulatedQueuePair, rdma_bytes_of
-from emulation.sim.network.message_host import ClassFlow, MessageHost
 from emulation.sim.network.simulated_link import CE, CLASS_SHIFT, NODE_MASK
 from emulation.sim.traffic.connection import TcpConnection
 from emulation.sim.traffic.connection_messages import Messages
 from emulation.sim.traffic.controls import control
+from emulation.sim.traffic.message_host import ClassFlow, MessageHost
 from emulation.sim.traffic.receiver import TcpReceiver
 from emulation.sim.traffic.segments import TransportSegment
 from emulation.sim.traffic.sender import TcpSender

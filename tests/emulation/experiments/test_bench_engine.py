@@ -8,7 +8,7 @@ import pytest
 from emulation.scenario.errors import RunFailed
 from switchagg.native import library
 from tools.bench import engine_page, packet_engine
-from tools.bench.packet_engine import EngineCase, exponent, scenario_speedups
+from tools.bench.packet_engine import EngineCase, exponent
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -16,12 +16,11 @@ DOCS = Path(__file__).parents[3] / "docs"
 def part_of(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """All it measures, of worlds a hundredth as large, in this process."""
     for name, cases in (
-        ("CASES", [EngineCase(engine, 2, 40_000, True, method="ring") for engine in ("python", "compiled")]),
-        ("SCALE", [EngineCase("compiled", workers, 100_000, False, method="ring") for workers in (2, 4, 8)]),
-        ("LARGE", [EngineCase("compiled", 4, 400_000, False, racks=2)]),
+        ("CASES", [EngineCase(2, 40_000, True, method="ring")]),
+        ("SCALE", [EngineCase(workers, 100_000, False, method="ring") for workers in (2, 4, 8)]),
+        ("LARGE", [EngineCase(4, 400_000, False, racks=2)]),
     ):
         monkeypatch.setattr(packet_engine, name, cases)
-    monkeypatch.setattr(packet_engine, "GRADIENT_BYTES", 40_000)
     monkeypatch.setattr(packet_engine, "_apart", lambda measured, case, _log: measured(case))
     return packet_engine.measure(True, print)
 
@@ -29,14 +28,11 @@ def part_of(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 @pytest.mark.skipif(bool(library.missing()), reason=library.missing())
 def test_small_worlds_are_measured_and_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     part = part_of(monkeypatch)
-    python, compiled = part["rows"]
-    assert python["hops"] == compiled["hops"] > 100
-    assert python["events"] == compiled["events"]
-    assert python["virtual_ns"] == compiled["virtual_ns"]
-    assert python["wrong_elements"] == compiled["wrong_elements"] == 0
-    assert all(row["virtual_ns"] > 0 for row in part["scenario"])
+    (row,) = part["rows"]
+    assert row["hops"] > 100
+    assert row["virtual_ns"] > 0
+    assert row["wrong_elements"] == 0
     assert any(line.startswith("switch, n = 4, 0.4 MB") for line in packet_engine.lines(part))
-    assert scenario_speedups(part)["all"] > 1
 
     (tmp_path / engine_page.PAGE).write_text((DOCS / engine_page.PAGE).read_text())
     page, figure = engine_page.write(part, tmp_path)
@@ -44,7 +40,7 @@ def test_small_worlds_are_measured_and_shown(monkeypatch: pytest.MonkeyPatch, tm
     begin, end = "<!-- measured: written by `python -m tools.bench engine --docs` -->", "<!-- end -->"
     assert after.partition(begin)[0] == before.partition(begin)[0]
     assert after.partition(end)[2] == before.partition(end)[2]
-    assert "compiled, ring, n = 2" in after
+    assert "\nring, n = 2 " in after
     assert figure.read_bytes().startswith(b"\x89PNG")
     page.write_text("without a place")
     with pytest.raises(RunFailed, match=r"has no place for the results"):

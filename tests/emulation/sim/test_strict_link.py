@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from emulation.scenario.scenario import parse
-from emulation.sim.network.aggregation_host import CREDIT_BYTES_MAX
+from emulation.sim.network.host_uplink import CREDIT_BYTES_MAX
 from emulation.sim.network.simulated_link import CE, ECT, LinkConfig, addressed
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
