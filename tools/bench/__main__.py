@@ -51,7 +51,7 @@ def engine(
     json_file: Json = None,
     docs: Annotated[Path | None, typer.Option(help="Folder with the page packet-engine.md, for the results")] = None,
 ) -> None:
-    """The packet engines of virtual time, in C and in Python: packets on links per second of one core; time and memory
+    """The packet engine of virtual time: packets on links per second of one core; time and memory
     against events, 4 to 1,024 workers."""
     from tools.bench import engine_page, packet_engine
 

@@ -1,5 +1,5 @@
 /* A worker of method `switch`: its endpoints, one for each tree of switches that its job sums over, on a link. As
-   `AggregationHost` of emulation/sim/network/aggregation_host.py and `TreeEndpoints` of emulation/sim/spines/spine_trees.py. */
+   `EndpointHost` of emulation/sim/network/endpoint_host.py and `TreeEndpoints` of emulation/sim/spines/spine_trees.py. */
 #ifndef SWITCHAGG_SIM_ENDPOINT_HOST_H
 #define SWITCHAGG_SIM_ENDPOINT_HOST_H
 

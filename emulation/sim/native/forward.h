@@ -1,6 +1,5 @@
 /* Switches: they forward every frame by its address, over one link or several, and give frames for themselves to a data
-   plane. It matches `SimulatedSwitch` of emulation/sim/network/switched_network.py and
-   emulation/sim/spines/paths.py. */
+   plane. Their oracle is `OracleSwitch` of tests/oracles/oracle_network.py. */
 #ifndef SWITCHAGG_SIM_FORWARD_H
 #define SWITCHAGG_SIM_FORWARD_H
 

@@ -1,5 +1,5 @@
 /* Hosts of any kind have a timer that may be set earlier, and a bounded credit of bytes in the queue of their link. As
-   `Alarm` and `HostUplink` of emulation/sim/network/aggregation_host.py. */
+   `Alarm` and `HostUplink` of emulation/sim/network/host_uplink.py. */
 #ifndef SWITCHAGG_SIM_HOST_H
 #define SWITCHAGG_SIM_HOST_H
 

@@ -1,5 +1,5 @@
-/* A link is one direction of a cable, as emulation/sim/network/simulated_link.py: the same instants, drops, marks and
-   faults. With classes, as strict_link.py: a queue for each, the most urgent first (strict.c). */
+/* A link is one direction of a cable: see emulation/sim/network/simulated_link.py. With classes it has a queue for each, the
+   most urgent first (strict.c). Its oracle is tests/oracles/oracle_links.py. */
 #ifndef SWITCHAGG_SIM_LINK_H
 #define SWITCHAGG_SIM_LINK_H
 

@@ -1,6 +1,6 @@
 /* A member of a host method on a simulated link: its calls (party.h), or a party in Python, a credit for what was taken from its queue and isn't
-   on the link yet, and a reliable connection (transport/native/hosts/reliable.h) to each member it has to do with. As `MeshHost` of
-   emulation/sim/network/mesh_host.py. */
+   on the link yet, and a reliable connection (transport/native/hosts/reliable.h) to each member it has to do with. As `OracleMeshHost` of
+   tests/oracles/mesh_host.py. */
 #ifndef SWITCHAGG_SIM_MEMBER_H
 #define SWITCHAGG_SIM_MEMBER_H
 

@@ -1,5 +1,5 @@
-/* Priority flow control (IEEE 802.1Qbb): links whose classes can be paused, and the buffers of the ports that pause them. As
-   emulation/sim/lossless/pausing.py, whose words these are. */
+/* Priority flow control (IEEE 802.1Qbb): links whose classes can be paused, and the buffers of the ports that pause them. Their
+   oracle is tests/oracles/pausing.py. */
 #ifndef SWITCHAGG_SIM_PAUSING_H
 #define SWITCHAGG_SIM_PAUSING_H
 

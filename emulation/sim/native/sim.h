@@ -1,4 +1,4 @@
-/* The packet simulator: links, switches and hosts of emulation/sim/network in C, event for event the same. Python builds the
+/* The packet simulator: links, switches and hosts, event for event as their oracle in Python (tests/oracles). Python builds the
    world, and what happens in it from then on is a function of that: no clock, no threads, no order of addresses.
 
    A kind of host (worker.h is one) is a struct that begins with `struct sim_node`, whose `receive` is what it does with
@@ -6,7 +6,7 @@
    timers by sim_schedule or `struct sim_alarm`, and keeps a credit of bytes in the link's queue by `struct sim_uplink`
    (host.h). Frames are `struct sim_body` (body.h): their bytes, or a kind of their own, whose `data` say what they
    stand for. C calls `sa_sim.notice` with a host's number where Python must see something, in the middle of an event,
-   so that Python's answer (launch, schedule, stop) happens right there, as it would in Python's engine. */
+   so that Python's answer (launch, schedule, stop) happens right there, as it does in the oracle. */
 #ifndef SWITCHAGG_SIM_H
 #define SWITCHAGG_SIM_H
 

@@ -1,4 +1,4 @@
-/* A queue for each priority class, served strictly: emulation/sim/network/strict_link.py. */
+/* A queue for each priority class, served strictly: its oracle is tests/oracles/strict_link.py. */
 #include <stdlib.h>
 
 #include "emulation/sim/native/link.h"

@@ -1,4 +1,4 @@
-/* The extra delay of a link by bursts of other traffic: `TailDelays` of emulation/sim/network/simulated_link.py, with the same draws. */
+/* The extra delay of a link by bursts of other traffic: `TailDelays` of tests/oracles/oracle_links.py, with the same draws. */
 #ifndef SWITCHAGG_SIM_TAIL_H
 #define SWITCHAGG_SIM_TAIL_H
 

@@ -1,4 +1,4 @@
-"""The benchmark of packet engines: what it measures of small worlds, and the page that it writes."""
+"""The benchmark of the packet engine: what it measures of small worlds, and the page that it writes."""
 
 from pathlib import Path
 from typing import Any
