@@ -135,9 +135,9 @@ class SwitchSimulation(EndpointSimulation):
 
     @property
     def _in_c(self) -> bool:
-        """Whether endpoints in C have partial sums, if it takes them, and the codec."""
-        if self.job.partial or not self.config.codec:
-            return not self.job.partial
+        """Whether endpoints in C have the codec."""
+        if not self.config.codec:
+            return True
         row_codec = parse_sums(self.config.codec).for_workers(self.config.workers).row_codec
         return row_codec is not None and not native_codec.missing(row_codec)
 

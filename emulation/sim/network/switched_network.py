@@ -244,8 +244,9 @@ class SwitchedNetwork:
 
     def endpoint(self, job: JobConfig, rank: int, wire_rank: int, in_c: bool) -> Any:
         """An endpoint for one of its hosts. in_c: the compiled core has all that the job needs."""
-        if not in_c:
+        if job.partial or not in_c:  # whose values say who is in a sum
             self.keep_values()
+        if not in_c:
             return endpoint_of(job, rank, wire_rank)
         endpoint = NativeEndpoint(job, rank, wire_rank)
         self._endpoints.add(endpoint)

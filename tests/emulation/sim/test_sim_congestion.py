@@ -8,6 +8,7 @@ from emulation.scenario.topologies.topology import Fabric
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switch_simulation import SwitchSimulation
+from tests.oracles.oracle_network import oracle
 
 RATE = 1_000_000_000
 ECN_BYTES = 30_000
@@ -47,7 +48,7 @@ def measured(config: SimulationConfig) -> tuple[int, float, SwitchSimulation]:
 
 
 def test_marks_keep_the_queue_of_a_narrow_up_link_short_at_full_rate() -> None:
-    with_marks, short, simulation = measured(CONFIG)
+    with_marks, short, simulation = measured(oracle(CONFIG))  # whose endpoints show their windows
     link = simulation.shared.links[UP]
     windows = [[window.congestion.chunks for window in host.endpoint._windows] for host in simulation.hosts]
     assert link.marked_frames > 100
