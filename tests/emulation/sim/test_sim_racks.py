@@ -1,6 +1,5 @@
 """Switches below switches in virtual time: two racks of four workers, whose leaf switches sum for a spine."""
 
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -8,10 +7,11 @@ import numpy as np
 import pytest
 
 from emulation.scenario.bounds import NetworkParameters, algbw_bound
-from emulation.scenario.topologies.topology import Fabric
+from emulation.scenario.topologies.topology import Fabric, Hop
+from emulation.sim.engine.links import SimulatedLink
+from emulation.sim.lossless.lossless_network import LosslessNetwork
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
-from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.network.switch_simulation import SwitchSimulation
 from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.network.timing import time_allreduce
@@ -91,17 +91,19 @@ def test_a_megabyte_takes_as_long_as_its_bound(
         )
 
 
-class WithFaults(SwitchSimulation):
+class LossyNetwork(SwitchedNetwork):
     """losses: what links between these nodes lose, either way."""
 
     losses: dict[frozenset[str], float]
 
-    def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None) -> None:
-        super().__init__(config, shared)
-        for hop, link in self.shared.links.items():
-            if loss := self.losses.get(frozenset(hop)):
-                link.config = replace(link.config, loss=loss)
-                link._random = random.Random(str(hop)).random
+    def _joined(self, config: LinkConfig, seed: str, hop: Hop) -> SimulatedLink:
+        return super()._joined(replace(config, loss=self.losses.get(frozenset(hop), 0.0)), seed, hop)
+
+
+def lose(monkeypatch: pytest.MonkeyPatch, losses: dict[frozenset[str], float]) -> None:
+    """Let networks be such ones."""
+    kinds = type("Lossy", (LossyNetwork,), {"losses": losses}), LosslessNetwork
+    monkeypatch.setattr(SimulationConfig, "network_kinds", kinds)
 
 
 UPLINKS = {frozenset(("leaf1", "spine1")): 0.02, frozenset(("leaf2", "spine1")): 0.02}
@@ -114,7 +116,7 @@ def test_losses_at_any_level_change_no_sum(plane: str, where: str, monkeypatch: 
     if where == "all links":
         link = LinkConfig(RATE_BPS, loss=0.01, duplicate=0.01, reorder=0.01, corrupt=0.01)
     else:
-        monkeypatch.setitem(SIMULATIONS, "switch", type("UpLinks", (WithFaults,), {"losses": UPLINKS}))
+        lose(monkeypatch, UPLINKS)
     fabric = Fabric("fat_tree" if where == "all links" else "leaf_spine", (5, 3))
     found = time_allreduce(config(fabric, link=link, dataplane=plane, window_slots=32), "switch", 200_000, "float32")
     assert found.wrong_elements == 0
@@ -123,13 +125,10 @@ def test_losses_at_any_level_change_no_sum(plane: str, where: str, monkeypatch: 
     assert 0 < found.retransmissions < 20 * found.faults["lost"]
 
 
-def test_a_failure_names_the_worker_behind_another_leaf() -> None:
-    silent = type("Silent", (WithFaults,), {"losses": {frozenset(("h6", "leaf2")): 1.0}})
-    simulation = silent(config(Fabric("leaf_spine", 2), retry_limit=3))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setitem(SIMULATIONS, "switch", lambda _: simulation)
-        with pytest.raises(AggregationFailed) as failed:
-            time_allreduce(simulation.config, "switch", 4_000)
+def test_a_failure_names_the_worker_behind_another_leaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    lose(monkeypatch, {frozenset(("h6", "leaf2")): 1.0})
+    with pytest.raises(AggregationFailed) as failed:
+        time_allreduce(config(Fabric("leaf_spine", 2), retry_limit=3), "switch", 4_000)
     assert failed.value.missing == (5,)
 
 
