@@ -9,7 +9,7 @@ from emulation.sim.engine.engine_library import FAULTS
 from emulation.sim.engine.packet_clock import PacketClock
 from emulation.sim.network.simulated_link import LinkConfig, Origin
 from switchagg.native import headers
-from switchagg.native.library import load
+from switchagg.native.library import load, load_holding_gil
 
 _Tail = headers.struct("sim_tail_facts")
 
@@ -76,15 +76,15 @@ class SimulatedLink:
 
     def backlog_bytes(self, now_ns: int) -> int:
         """Bytes queued and not yet sent, rounded up."""
-        return cast(int, load().sa_sim_backlog_bytes(self.handle, now_ns))
+        return cast(int, load_holding_gil().sa_sim_backlog_bytes(self.handle, now_ns))
 
     def backlog_of(self, kind: int) -> int:
         """Bytes of one class queued on a strict link, without the frame on the wire."""
-        return cast(int, load().sa_sim_backlog_of(self.handle, kind))
+        return cast(int, load_holding_gil().sa_sim_backlog_of(self.handle, kind))
 
     def time_at_backlog_ns(self, size_bytes: int) -> int:
         """The first instant at which no more than size_bytes are left to send, if nothing is added."""
-        return cast(int, load().sa_sim_time_at_backlog_ns(self.handle, size_bytes))
+        return cast(int, load_holding_gil().sa_sim_time_at_backlog_ns(self.handle, size_bytes))
 
     def count(self, add: Callable[[Origin, int], None]) -> Callable[[], None]:
         """add(origin, bytes on the wire), of frames that are sent from now on, once they are through, and at the latest

@@ -29,7 +29,7 @@ class PacketClock(VirtualClock):
     def __init__(self, *, events_max: int = 2_000_000_000, trace: bool = False, traced_bytes: int = ALL_BYTES) -> None:
         super().__init__(events_max=events_max, trace=trace)
         self.notices: list[Callable[[], None]] = []
-        self._library = library.load()
+        self._library = library.load_holding_gil()  # what it calls is mostly asked by C in turn
         self._planned: dict[int, tuple[Action, Any, int, int]] = {}
         self._number = 0
         self._failed: BaseException | None = None

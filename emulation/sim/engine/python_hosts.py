@@ -32,23 +32,41 @@ class PythonHosts:
         self._library = load_holding_gil()
         self._objects: list[Any] = [None]  # by number; those whose number is free are kept until it is taken again
         self._traced = traced
-        self._clock = weakref.ref(clock)
-        hosts = weakref.ref(self)  # C's hold on these functions is no cycle
-        self._callbacks = (
-            headers.callback("sim_arrive")(lambda number, sender, to: _of(hosts)._arrive(number, sender, to)),
-            headers.callback("sim_damage")(lambda number, new: _of(hosts)._damage(number, new)),
-            headers.callback("sim_arrive_bytes")(lambda *arrival: _of(hosts)._arrive_bytes(*arrival)),
-        )
+        self._callbacks = self._functions(weakref.ref(clock))  # C's hold on these is no cycle
         self._handle = engine_library.there(self._library.sa_sim_python(clock.handle, *self._callbacks))
         self._state = headers.struct("sim_python").from_address(self._handle)
 
+    def _functions(self, clock: "weakref.ref[PacketClock]") -> tuple[Any, ...]:
+        """What C calls: without `self`, and with few steps, since a frame takes longer on its way to Python than on its
+        link."""
+        receivers, objects = self.receivers, self._objects
+
+        def hand_over(frame: Any, sender: int, to: int) -> None:
+            running = clock()
+            assert running is not None, "the run of a simulation that is gone"
+            running.guarded(receivers.get(to & NODE_MASK, _nobody), frame, sender, to)
+
+        def arrive(number: int, sender: int, to: int) -> None:
+            hand_over(objects[number], sender, to)
+
+        def damage(number: int, new: int) -> None:
+            _keep(objects, new, objects[number].damaged())
+
+        def arrive_bytes(is_packet: int, data: int | None, length: int, sender: int, to: int) -> None:
+            frame: Any = None if data is None else ctypes.string_at(data, length)
+            if is_packet and frame is not None:
+                frame = np.frombuffer(frame, np.uint8).reshape(1, length)
+            hand_over(frame, sender, to)
+
+        return (
+            headers.callback("sim_arrive")(arrive),
+            headers.callback("sim_damage")(damage),
+            headers.callback("sim_arrive_bytes")(arrive_bytes),
+        )
+
     def attach(self, address: int, receive: Action) -> None:
         """A host in Python is at an address from now on, beside one in C, if that is there: each has its frames."""
-        clock = self._clock()
-        assert clock is not None
-        if not self._library.sa_sim_attached(clock.handle, address) and self._library.sa_sim_python_at(
-            self._handle, address
-        ):
+        if self._library.sa_sim_python_at(self._handle, address):
             raise MemoryError("no memory for hosts")
         self.receivers[address] = receive
 
@@ -76,7 +94,7 @@ class PythonHosts:
             way = self._handle, link, ahead, kind is np.ndarray
             accepted = self._library.sa_sim_send_bytes(*way, data, len(data), size_bytes, ready_ns, sender, to)
         else:
-            self._keep(self._state.next, frame)
+            _keep(self._objects, self._state.next, frame)
             crc = zlib.crc32(frame.data) if self._traced else 0
             facts = len(frame), size_bytes, frame.flow, crc, backlog
             accepted = self._library.sa_sim_send_object(self._handle, link, ahead, *facts, ready_ns, sender, to)
@@ -91,36 +109,14 @@ class PythonHosts:
         if self._library.sa_sim_send_results(switch, bundle.tobytes(), count, size, to, len(ports), bits):
             raise MemoryError("no memory for a frame")
 
-    def _keep(self, number: int, frame: Any) -> None:
-        if number < len(self._objects):
-            self._objects[number] = frame
-        else:
-            assert number == len(self._objects), "numbers are given in turn"
-            self._objects.append(frame)
 
-    def _arrive(self, number: int, sender: int, to: int) -> None:
-        self._hand_over(self._objects[number], sender, to)
-
-    def _arrive_bytes(self, is_packet: int, data: int | None, length: int, sender: int, to: int) -> None:
-        frame: Any = None if data is None else ctypes.string_at(data, length)
-        if is_packet and frame is not None:
-            frame = np.frombuffer(frame, np.uint8).reshape(1, length)
-        self._hand_over(frame, sender, to)
-
-    def _hand_over(self, frame: Any, sender: int, to: int) -> None:
-        clock, receive = self._clock(), self.receivers.get(to & NODE_MASK)
-        assert clock is not None
-        clock.guarded(_nobody if receive is None else receive, frame, sender, to)
-
-    def _damage(self, number: int, new: int) -> None:
-        self._keep(new, self._objects[number].damaged())
+def _keep(objects: list[Any], number: int, frame: Any) -> None:
+    if number < len(objects):
+        objects[number] = frame
+    else:
+        assert number == len(objects), "numbers are given in turn"
+        objects.append(frame)
 
 
 def _nobody(_frame: object, _sender: int, to: int) -> None:
     raise AssertionError(f"a frame for address {to & NODE_MASK}, whose host is not attached")
-
-
-def _of(hosts: "weakref.ref[PythonHosts]") -> PythonHosts:
-    library = hosts()
-    assert library is not None, "the run of a simulation that is gone"
-    return library

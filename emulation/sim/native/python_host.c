@@ -147,11 +147,9 @@ int64_t sa_sim_time_at_backlog_ns(const struct sim_link *link, uint64_t size_byt
     return sim_link_time_at_backlog_ns(link, size_bytes);
 }
 
-uint32_t sa_sim_attached(const struct sa_sim *sim, uint32_t address) {
-    return address < sim->node_count && sim->nodes[address] != NULL;
-}
-
 int sa_sim_python_at(struct sim_python *python, uint32_t address) {
+    const struct sa_sim *sim = python->sim;
+    if (address < sim->node_count && sim->nodes[address]) return 0; /* a host in C, whose own frames it takes */
     return sim_attach(python->sim, address, &python->node);
 }
 

@@ -33,8 +33,7 @@ struct sim_python {
 SA_EXPORT struct sim_python *sa_sim_python(struct sa_sim *sim, sim_arrive arrive, sim_damage damage,
                                            sim_arrive_bytes arrive_bytes);
 
-/* Whether anybody is at an address; and let it be one of such a host. Returns 0, or -1 without memory. */
-SA_EXPORT uint32_t sa_sim_attached(const struct sa_sim *sim, uint32_t address);
+/* Let an address be one of such a host, beside a host in C, if one is there. Returns 0, or -1 without memory. */
 SA_EXPORT int sa_sim_python_at(struct sim_python *python, uint32_t address);
 
 /* Let packets for a switch go to its program in Python. */

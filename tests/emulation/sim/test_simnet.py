@@ -20,6 +20,7 @@ from emulation.sim.network.virtual_clock import SimulationError, VirtualClock
 from switchagg.description import Kind
 from switchagg.errors import AggregationFailed
 from tests.oracles.oracle_links import BURST_BITS_MAX, CorruptedFrame, OracleLink, internet_checksum
+from tests.oracles.oracle_network import oracle
 from transport.meshes.reliable import ReliableConfig
 
 LOSS_WINDOW = Path(__file__).with_name("loss_window.txt")
@@ -104,7 +105,7 @@ def test_a_link_that_becomes_idle_within_this_nanosecond_is_still_busy() -> None
 
 def test_every_link_of_a_star_has_faults_of_its_own_that_follow_from_the_seed() -> None:
     def first_draws(seed: int) -> list[float]:
-        network = SwitchSimulation(SimulationConfig(3, LinkConfig(10**9, loss=0.1), seed=seed))
+        network = SwitchSimulation(oracle(SimulationConfig(3, LinkConfig(10**9, loss=0.1), seed=seed)))
         return [link._random() for link in network.uplinks + network.downlinks if link._random is not None]
 
     assert len({*first_draws(1), *first_draws(2)}) == 2 * 6
@@ -328,7 +329,7 @@ def test_data_planes_give_the_same_trace(dataplane: str) -> None:
 
 def test_the_switch_gives_up_and_names_the_rank_whose_cable_is_cut() -> None:
     config = star(3, 1_000_000_000, retry_limit=4)
-    network = SwitchSimulation(config)
+    network = SwitchSimulation(oracle(config))
     network.uplinks[1].config = replace(config.link, loss=1.0)
     network.uplinks[1]._random = random.Random(1).random
 

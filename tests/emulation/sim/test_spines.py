@@ -16,6 +16,7 @@ from emulation.sim.network.timing import time_allreduce
 from emulation.sim.spines.spine_trees import TreeEndpoints, jobs_of
 from switchagg.errors import AggregationFailed
 from switchagg.wire import HEADER_BYTES
+from tests.oracles.oracle_network import oracle
 from transport.group.method_name import parse as parse_method
 
 RATE_BPS = 200_000_000
@@ -97,7 +98,7 @@ def test_losses_change_no_sum_over_several_trees(kind: str, racks: Any, placemen
 
 
 def test_a_failure_names_the_stream_of_the_job_and_the_rank_in_its_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    simulation = SwitchSimulation(config(2, retry_limit=3))
+    simulation = SwitchSimulation(oracle(config(2, retry_limit=3)))
     silent = simulation.hosts[5].endpoint
     assert isinstance(silent, TreeEndpoints)
     monkeypatch.setattr(silent._endpoints[1], "frames_to_send", lambda *_: np.empty((0, HEADER_BYTES), np.uint8))

@@ -18,6 +18,7 @@ from emulation.sim.network.virtual_clock import SimulationError, VirtualClock
 from emulation.sim.simulated_run import simulation_config
 from switchagg.wire import STREAM_OFFSET
 from tests.oracles.oracle_links import OracleLink
+from tests.oracles.oracle_network import oracle
 from tests.oracles.strict_link import OracleStrictLink
 from transport.worker.join_options import JoinOptions
 
@@ -247,7 +248,7 @@ def test_a_host_method_s_urgent_call_waits_for_one_frame_on_each_link_in_each_of
 
 
 def test_s6_results_have_the_class_of_what_they_answer() -> None:
-    star = SwitchSimulation(replace(STAR, priorities=(3, 7)))
+    star = SwitchSimulation(oracle(replace(STAR, priorities=(3, 7))))
     found: list[tuple[int, int]] = []
     downlink = star.downlinks[2]
     receive = downlink.receive
