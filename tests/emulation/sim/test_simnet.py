@@ -208,7 +208,7 @@ def test_impossible_links_are_refused(values: dict[str, Any]) -> None:
 
 def star(workers: int, rate_bps: int, delay_ns: int = 0, **values: Any) -> SimulationConfig:
     """In C where that is built, whose events are Python's (test_compiled_engine.py, test_compiled_members.py)."""
-    return SimulationConfig(workers=workers, link=LinkConfig(rate_bps, delay_ns=delay_ns), engine="auto", **values)
+    return SimulationConfig(workers=workers, link=LinkConfig(rate_bps, delay_ns=delay_ns), **values)
 
 
 @pytest.mark.parametrize("rate_bps", [10_000_000, 200_000_000, 10_000_000_000, 400_000_000_000])
@@ -393,7 +393,6 @@ def loss_window_table() -> str:
                     window_slots=window_kib * 1024 // 1440,
                     streams=1,
                     reliable=ReliableConfig(window_bytes=window_kib * 1024),
-                    engine="auto",
                 )
                 timing = time_allreduce(config, method, MEGABYTE)
                 assert timing.wrong_elements == 0

@@ -27,7 +27,7 @@ MILLISECOND_NS = 1_000_000
 
 
 def star(workers: int, delay_ns: int, **values: Any) -> SimulationConfig:
-    return SimulationConfig(workers, LinkConfig(GIGABIT, delay_ns), engine="auto", **values)
+    return SimulationConfig(workers, LinkConfig(GIGABIT, delay_ns), **values)
 
 
 def link_cost(config: SimulationConfig) -> LinkCost:
