@@ -65,7 +65,8 @@ def array_call(
     where owners give the values (FROM_OWNER): its bytes travel. Raises ValueError for anything else, also for 64-bit
     words when a packet has room for fewer than three elements, or more workers than the codec can sum. codec: one that
     adds. residual: as of `ArrayCall`, for sums of float32 that all ranks get. With partial sums also op "avg", of
-    floats that all ranks give and get: divided by the ranks in the sum, chunk by chunk (Q6).
+    floats that all ranks give and get: divided by the ranks in the sum, chunk by chunk (Q6); no sums of floats to
+    owners (Q8).
     """
     flags = array.flags
     if array.ndim != 1 or not flags.c_contiguous or not flags.writeable:
@@ -75,6 +76,10 @@ def array_call(
     mean = op == "avg" and job.partial and array.dtype.kind == "f" and shares.route is Route.ALL
     room = job.elements - job.presence if job.partial else job.elements
     call = ArrayCall(array, *_way(array.dtype, "sum" if mean else op, room, job.workers, codec), shares, mean=mean)
+    if job.partial and shares.route is Route.TO_OWNER and call.codec.rounds:  # Q8
+        raise ValueError(
+            f"sums of {array.dtype} to one rank: with partial sums their scale may lack a rank's; sum to all"
+        )
     if residual is not None:
         _check_residual(call, residual)
         call.residual = residual

@@ -148,9 +148,9 @@ class Script:
         self.pairs = [Pair(self.job, rank, start) for rank in range(self.job.workers)]
         self.under_way: list[list[bytes]] = [[] for _ in self.pairs]
         self.codecs = random.Random(~seed)
-        self.codec = self.codecs.choice(
-            [FIXED_POINT] * 6 + [codec_named(name) for name in ("lanes4", "lanes8", "lanes16")]
-        )
+        names = ["lanes4", "lanes8", "lanes16"]
+        names += ["rotated8", "thc", "ternary", "sign", "bf16"] if partial else []  # decoded as sums of fewer ranks
+        self.codec = self.codecs.choice([FIXED_POINT] * 2 * len(names) + [codec_named(name) for name in names])
         self.described = rng.random() < 0.5 and not partial
         self.routed = rng.random() < 0.8
         self.now_ns = rng.randrange(10**18)
@@ -179,7 +179,7 @@ class Script:
         op = "max" if dtype is np.int32 and self.rng.random() < 0.5 else "sum"
         kind = self.rng.choice(["allreduce", "allreduce", "reduce_scatter", "all_gather", "broadcast", "reduce"])
         if self.job.partial and dtype in (np.float32, np.float64):
-            kind = "allreduce" if kind.startswith("reduce") else kind  # under a code that lacks this rank's
+            kind = "allreduce" if kind.startswith("reduce") else kind  # Q8
             op = self.rng.choice(["sum", "avg"]) if kind == "allreduce" else op
         root, unit = self.rng.randrange(len(self.pairs)), self.rng.choice([1, 1, 2])
         shares = shares_of(kind, root, unit)._replace(routed=self.routed)

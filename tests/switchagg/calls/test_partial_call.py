@@ -10,6 +10,7 @@ from switchagg.codecs.array_codec import Tensor
 from switchagg.codecs.codec import CallShape, lost
 from switchagg.codecs.memory import ErrorFeedback
 from switchagg.job import JobConfig, StreamConfig
+from switchagg.layout import shares_of
 from switchagg.wire import MAX_BIT
 
 WORKERS, ELEMENTS, VALUES = 3, 32, 500
@@ -96,6 +97,14 @@ def test_results_before_any_values_leave_them_to_the_residual() -> None:
         exchange(ranks, position, {0})
     assert np.array_equal(ranks[0].residual, ranks[0].given)
     assert np.array_equal(ranks[0].array, ranks[1].array)
+
+
+@pytest.mark.parametrize("kind", ["reduce", "reduce_scatter"])
+def test_a_sum_to_owners_whose_scale_may_lack_a_rank_is_refused(kind: str) -> None:
+    """Data chunks to an owner wait for all ranks, scale chunks don't: a late rank's values would overflow."""
+    with pytest.raises(ValueError, match="float32 to one rank: with partial sums their scale may lack a rank's"):
+        array_call(np.ones(40, np.float32), "sum", JOB, shares=shares_of(kind))
+    assert array_call(np.ones(40, np.int32), "sum", JOB, shares=shares_of(kind)).codec.rounds == 0
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64])
