@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, stop
+from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, renamed_option, stop
 
 
 def reproduce(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Results  [default: all]")] = None,
     write: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write reproduced.md and its figures there; needs all results")
+        str | None, renamed_option("--write", "`python -m tools.documents.reproduced FOLDER`, in a checkout,")
     ] = None,
     jobs: Annotated[int, typer.Option(min=0, max=1024, help="Processes; 0: one on each core")] = 0,
 ) -> None:
@@ -28,8 +27,6 @@ def reproduce(
     `switchagg reproduce` : all, one line each
 
     `switchagg reproduce dgc mgwfbp`
-
-    `switchagg reproduce --write docs` : what docs/reproduced.md is made by
     """
     with outcomes():
         from rich.console import Console
@@ -38,8 +35,6 @@ def reproduce(
         from emulation.experiments.reproduce import catalogue, reproduced_page
         from emulation.experiments.reproduce.published import ReproduceError
 
-        if write is not None and names:
-            stop("--write needs all results, so no names", EXIT_USAGE)
         try:
             wanted = [catalogue.find(name) for name in names or catalogue.names()]
         except ReproduceError as error:
@@ -64,6 +59,3 @@ def reproduce(
             head = ("cell", f"paper, {published.unit}", "ours", "error")
             show(f"{published.title} ({published.source})", head, reproduced_page.cell_rows(published, judgement))
             console.print(reproduced_page.verdict_line(published, judgement), style="bold")
-        if write is not None:
-            reproduced_page.write(results, write)
-            typer.echo(f"{write / 'reproduced.md'} written", err=True)
