@@ -71,12 +71,6 @@ def looks(built: dict[str, Any]) -> dict[MethodName, dict[str, Any]]:
     return styles
 
 
-def _axes(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots(1, columns, squeeze=False)
-    return figure, list(axes[0])
-
-
 def _smooth(values: list[float | None], span: int) -> list[float]:
     """Mean over the last `span` values that exist."""
     smoothed = []
@@ -96,7 +90,7 @@ def training(built: dict[str, Any]) -> Figure | None:
     """Training loss and test accuracy against time; none where nothing is trained."""
     if wording.replayed(built):
         return None
-    figure, (left, right) = _axes(WIDTH, 3.2, 2)
+    figure, ((left, right),) = figure_kit.grid(WIDTH, 3.2, columns=2)
     styles = looks(built)
     last_ns = max(entry["summary"]["training_ns"] for entry in built["methods"])
     size, unit = (1e9, "s") if last_ns >= 1e9 else (1e6, "ms")
@@ -154,7 +148,7 @@ def matrix(built: dict[str, Any]) -> Figure | None:
     rows, columns = (list(dict.fromkeys(key[place] for key in cells)) for place in (0, 1))
     if built["backend"] == "sim" or len(columns) < 3 or len(cells) == len(rows):
         return None
-    figure, (axes,) = _axes(WIDTH, 1.2 + 0.42 * len(rows))
+    figure, ((axes,),) = figure_kit.grid(WIDTH, 1.2 + 0.42 * len(rows))
     low, high = min(cells.values()), max(cells.values())
     for (row, column), time_ns in cells.items():
         share = (time_ns - low) / (high - low) if high > low else 0.0
@@ -179,7 +173,7 @@ def breakdown(built: dict[str, Any]) -> Figure:
     """Median iteration: compute, then the communication that compute did not hide."""
     methods = built["methods"]
     names = short_names([entry["method"] for entry in methods])
-    figure, (axes,) = _axes(WIDTH, 0.9 + 0.55 * len(methods))
+    figure, ((axes,),) = figure_kit.grid(WIDTH, 0.9 + 0.55 * len(methods))
     longest = max(entry["summary"]["iteration_ns"]["median"] for entry in methods)
     size, unit = (1e9, "s") if longest >= 2e9 else (1e6, "ms")
     for row, entry in enumerate(methods):
@@ -207,7 +201,7 @@ def breakdown(built: dict[str, Any]) -> Figure:
 
 def iterations(built: dict[str, Any]) -> Figure:
     """Share of iterations that took at most so long; warm-up left out."""
-    figure, (axes,) = _axes(WIDTH, 3.0 + 0.12 * len(built["methods"]))
+    figure, ((axes,),) = figure_kit.grid(WIDTH, 3.0 + 0.12 * len(built["methods"]))
     styles = looks(built)
     durations = {
         entry["method"]: sorted(record["duration_ns"] for record in counted(built, entry)) for entry in fastest(built)
@@ -251,8 +245,7 @@ def timeline(built: dict[str, Any], timelines: Mapping[MethodName, Sequence[Span
     if not chosen:
         return None
     panel_methods = list(chosen)
-    figure = Figure(figsize=(WIDTH, 0.6 + 1.25 * len(panel_methods)), layout="constrained")
-    panels = figure.subplots(len(panel_methods), 1, squeeze=False, sharex=True)[:, 0]
+    figure, panels = figure_kit.stacked([1.25 + 0.6 / len(chosen)] * len(chosen), WIDTH, sharex=True)
     longest = max((span.end_ns for spans in chosen.values() for span in spans), default=1)
     size, unit = (1e9, "s") if longest >= 2e9 else (1e6, "ms")
     for axes, method in zip(panels, panel_methods, strict=True):
@@ -302,7 +295,7 @@ def wire(built: dict[str, Any]) -> Figure:
     """Bytes sent and received per rank and iteration, against the bound."""
     methods = built["methods"]
     names = short_names([entry["method"] for entry in methods])
-    figure, (axes,) = _axes(WIDTH, 1.2 + 0.75 * len(methods))
+    figure, ((axes,),) = figure_kit.grid(WIDTH, 1.2 + 0.75 * len(methods))
     largest = 0.0
     for row, entry in enumerate(methods):
         numbers = entry["summary"]
@@ -330,7 +323,7 @@ def wire(built: dict[str, Any]) -> Figure:
 
 def fidelity(built: dict[str, Any]) -> Figure | None:
     """How far departure gaps were off the ideal link: complementary distribution, each method, and the bounds."""
-    figure, (axes,) = _axes(WIDTH, 3.0)
+    figure, ((axes,),) = figure_kit.grid(WIDTH, 3.0)
     styles = looks(built)
     limits: set[tuple[float, float]] = set()
     for entry in fastest(built):

@@ -46,10 +46,15 @@ def write(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     return paths
 
 
+def grid(width: float, height: float, rows: int = 1, columns: int = 1, **shared: Any) -> tuple[Figure, Any]:
+    """A figure of so many inches, and its panels, (rows, columns). shared: as matplotlib's `subplots` has it."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **shared)
+
+
 def stacked(heights: Sequence[float], width: float, *, sharex: bool = False) -> tuple[Figure, list[Axes]]:
     """A figure with panels of these heights, in inches, below each other."""
-    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
-    panels = figure.subplots(len(heights), 1, squeeze=False, sharex=sharex, height_ratios=heights)
+    figure, panels = grid(width, sum(heights), len(heights), sharex=sharex, height_ratios=heights)
     return figure, list(panels[:, 0])
 
 

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from emulation.report import wording
+from emulation.report import figure_kit, wording
 from emulation.report.svg import INK, ON_LIGHT, PAPER, WIDTH, tip
 from emulation.report.topology_figure import HOST, SWITCH, aggregating, places
 from emulation.results.shares import JOB, busiest_shared, part_of_job
@@ -172,8 +172,7 @@ def shares(built: dict[str, Any]) -> Figure | None:
     entries = sharing(built, "shared_links")[:PANELS_MOST]
     if not entries:
         return None
-    figure = Figure(figsize=(WIDTH, 0.8 + 1.9 * len(entries)), layout="constrained")
-    panels = figure.subplots(len(entries), 1, squeeze=False, sharex=True)[:, 0]
+    figure, panels = figure_kit.stacked([1.9 + 0.8 / len(entries)] * len(entries), WIDTH, sharex=True)
     rate_bps = built["scenario"].topology.rate_bps
     keys: dict[str, Any] = {}
     last_s = 0.0
@@ -238,8 +237,8 @@ def jobs(built: dict[str, Any]) -> Figure | None:
         return None
     slots = [any(job["slots"] for job in entry["tenants"]["jobs"]) for entry in entries]
     panels_each = [1 + has_slots for has_slots in slots]
-    figure = Figure(figsize=(WIDTH, 0.7 + 1.9 * sum(panels_each)), layout="constrained")
-    panels = list(figure.subplots(sum(panels_each), 1, squeeze=False, sharex=True)[:, 0])
+    count = sum(panels_each)
+    figure, panels = figure_kit.stacked([1.9 + 0.7 / count] * count, WIDTH, sharex=True)
     last_s = 0.0
     for entry, has_slots in zip(entries, slots, strict=True):
         tenants, axes = entry["tenants"], panels.pop(0)

@@ -9,6 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from emulation.report import figure_kit
 from emulation.report.svg import INK, ON_LIGHT, PAPER, WIDTH, tip
 from emulation.report.wording import name_of, rate_text
 from emulation.scenario.bounds import loads
@@ -27,8 +28,7 @@ def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
     links = scenario.links("ps" if has_servers else "switch")
     folded = len(links.hosts) > HOSTS_DRAWN and not links.graph
     where = places(links, folded)
-    figure = Figure(figsize=(WIDTH, 1.2 + 1.3 * max(-y for _, y in where.values())), layout="constrained")
-    axes = figure.subplots()
+    figure, ((axes,),) = figure_kit.grid(WIDTH, 1.2 + 1.3 * max(-y for _, y in where.values()))
     axes.axis("off")
     crossed = {name_of(entry["method"]): loads(entry["method"].method, scenario.network) for entry in built["methods"]}
     upward: dict[str, list[TopologyLink]] = {}

@@ -140,7 +140,8 @@ def _cpu_us(row: Row) -> float:
 
 
 FIGURES = {
-    **bench_figures.FIGURES,
+    "speedup": bench_figures.FIGURES["speedup"],
+    "allreduce": bench_figures.FIGURES["allreduce"],
     "unshaped": BenchFigure(
         "unshaped",
         unshaped,
@@ -151,4 +152,7 @@ FIGURES = {
         "codecs", codecs, "Allreduce with codecs", "As many elements in each; the mark is the method's own bound."
     ),
     "loss": BenchFigure("loss", loss, "Loss", "What is left of each method's own goodput."),
+    "planes": bench_figures.FIGURES["planes"],
+    "numbers": bench_figures.FIGURES["numbers"],
 }
+"""In the page's order."""

@@ -78,12 +78,13 @@ def whatif(
     switch+bytescheduler, switch~lanes8+bytescheduler. `auto` takes the cheapest host collective for each call.
     """
     with outcomes(f"the same command goes on from the forecasts in {out or 'results/whatif-NAME'}/cells"):
+        from emulation.experiments.bench.allreduce.bench_methods import COMMA
         from emulation.experiments.cells import CELLS, CellStore
         from emulation.experiments.whatif import gains as asking
         from emulation.experiments.whatif.recorded_run import read
         from emulation.experiments.whatif.whatif_page import lines, write
 
-        names = asking.METHODS if methods is None else tuple(name.strip() for name in _split(methods))
+        names = asking.METHODS if methods is None else tuple(name.strip() for name in COMMA.split(methods))
         try:
             keys = _keys(hosts, settings or [])
             rates_bps = asking.parse_rates(links)
@@ -112,14 +113,3 @@ def _keys(hosts: str, settings: list[str]) -> dict[str, int | str]:
     if other := next((key for key in keys if not key.startswith(("hosts.", "ps."))), ""):
         raise ValueError(f"--set {other}: a forecast has keys of [hosts] and [ps] alone")
     return keys
-
-
-def _split(methods: str) -> list[str]:
-    """At commas, but for those between the options of one method."""
-    names: list[str] = []
-    for part in methods.split(","):
-        if names and ":" in names[-1] and "=" in part.partition("+")[0] and ":" not in part:
-            names[-1] += f",{part}"
-        else:
-            names.append(part)
-    return names

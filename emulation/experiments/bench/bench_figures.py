@@ -38,8 +38,8 @@ def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
         return None
     workers = sorted({topology_of(network)["workers"] for network in limited})
     rates = sorted({topology_of(network)["rate_bps"] for network in limited})
-    figure = Figure(figsize=(max(5.0, 1.0 + 2.2 * len(workers)), 1.4 + 1.9 * len(rates)), layout="constrained")
-    grid = figure.subplots(len(rates), len(workers), squeeze=False, sharex=True, sharey=True)
+    size = max(5.0, 1.0 + 2.2 * len(workers)), 1.4 + 1.9 * len(rates)
+    figure, grid = figure_kit.grid(*size, len(rates), len(workers), sharex=True, sharey=True)
     names: dict[str, Any] = {}
     # small arrays may go beyond the limit, by the burst of the shaper
     top = 1.06 * max(1.0, *(row["share_of_payload_limit"] for network in limited for row in network["rows"]))
@@ -72,8 +72,7 @@ def speedups(networks: Sequence[dict[str, Any]]) -> Figure | None:
         return None
     columns = min(_PANELS_ABREAST, len(workers))
     lines = -(-len(workers) // columns)
-    figure = Figure(figsize=(WIDTH, 0.6 + 3.0 * lines), layout="constrained")
-    grid = figure.subplots(lines, columns, squeeze=False, sharey=True)
+    figure, grid = figure_kit.grid(WIDTH, 0.6 + 3.0 * lines, lines, columns, sharey=True)
     for axes in grid.flat[len(workers) :]:
         axes.set_visible(False)
     for axes, count in zip(grid.flat, workers, strict=False):
@@ -108,8 +107,7 @@ def planes(part: dict[str, Any]) -> Figure | None:
     if not rows:
         return None
     workers = sorted({row["workers"] for row in rows})
-    figure = Figure(figsize=(max(5.0, 1.0 + 2.2 * len(workers)), 3.4), layout="constrained")
-    panels = figure.subplots(1, len(workers), squeeze=False, sharey=True)[0]
+    figure, (panels,) = figure_kit.grid(max(5.0, 1.0 + 2.2 * len(workers)), 3.4, columns=len(workers), sharey=True)
     for axes, count in zip(panels, workers, strict=True):
         for name in dict.fromkeys(row["plane"] for row in rows):
             colour = DATAPLANES[name].colour

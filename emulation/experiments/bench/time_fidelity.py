@@ -265,8 +265,7 @@ def figure(built: dict[str, Any]) -> Figure:
     """Measured against predicted time, and the differences by method; INVALID ones hollow and grey."""
     pairs = [pair for pair in built["pairs"] if pair["difference"] is not None]
     names = list(dict.fromkeys(str(pair["method"]) for pair in pairs))
-    drawn = Figure(figsize=(10, max(4.5, 1.2 + 0.2 * len(names))), layout="constrained")
-    left, right = drawn.subplots(1, 2)
+    drawn, ((left, right),) = figure_kit.grid(10, max(4.5, 1.2 + 0.2 * len(names)), columns=2)
     markers = dict(zip(dict.fromkeys(values_text(pair["point"]) for pair in pairs), "os^Dv<>", strict=False))
     for pair in pairs:
         at, colour = values_text(pair["point"]), pair["method"].look.colour if pair["valid"] else "#BBBBBB"

@@ -116,8 +116,7 @@ def curves(document: dict[str, Any]) -> Figure | None:
     if chosen_place is None:
         return None
     (workload, workers), rows = chosen_place
-    figure = Figure(figsize=(10, 5.2), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
+    figure, (panels,) = figure_kit.grid(10, 5.2, columns=2, sharey=True)
     plain = [row for row in rows if row["codec"] == FLOAT32]
     within = [row for row in rows if row["points"] is not None and row["points"] >= -CLOSE and row not in plain]
     beyond = [row for row in rows if row not in within and row not in plain]
@@ -149,8 +148,7 @@ def error(document: dict[str, Any]) -> Figure | None:
     if not with_errors:
         return None
     (workload, workers), rows = with_errors[0]
-    figure = Figure(figsize=(10, 5.2), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure, ((left, right),) = figure_kit.grid(10, 5.2, columns=2, sharey=True)
     for number, (colour, row) in enumerate(zip(_colours(rows), rows, strict=True)):
         for axes, place in ((left, 1), (right, 2)):
             points = [(point[0], point[place]) for point in row["errors"] if point[place]]
@@ -179,8 +177,8 @@ def time_to_accuracy(document: dict[str, Any]) -> Figure | None:
         return None
     (workload, workers), rows = chosen_place
     rates = document["line_rates_bps"]
-    figure = Figure(figsize=(10, 2.0 + 0.27 * len(rows)), layout="constrained")
-    for axes, line in zip(figure.subplots(1, len(rates)), rates, strict=True):
+    figure, (panels,) = figure_kit.grid(10, 2.0 + 0.27 * len(rows), columns=len(rates))
+    for axes, line in zip(panels, rates, strict=True):
         timed = sorted(rows, key=lambda row: -float(row["time_s"][str(line)]))
         left = [0.0] * len(timed)
         for name, colour in PARTS.items():

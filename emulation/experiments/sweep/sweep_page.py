@@ -237,8 +237,7 @@ def figure(document: dict[str, Any]) -> Figure:
     """Median iteration and speed-up over the baseline along the first axis, a row of plots for each facet."""
     panels = facets(document)[:PANELS_MOST]
     legend = 0.16 * len(document["methods"])
-    drawn = Figure(figsize=(WIDTH, 0.8 + 2.8 * len(panels) + legend), layout="constrained")
-    rows = drawn.subplots(len(panels), 2, squeeze=False, sharex=True, sharey="col")
+    drawn, rows = figure_kit.grid(WIDTH, 0.8 + 2.8 * len(panels) + legend, len(panels), 2, sharex=True, sharey="col")
     looks = comparison_figures.looks({"methods": [{"method": method} for method in document["methods"]]})
     for (rest, places), (left, right) in zip(panels, rows, strict=True):
         marks = [next(iter(place.x.items()), ("", "")) for place in places]
