@@ -93,8 +93,8 @@ def whatif(
             )
             run = read(trace, workers)
             folder = out or Path("results") / f"whatif-{run.name}"
-            store = CellStore(folder / CELLS)
-            document = asking.gains(run, question, lambda text: typer.echo(text, err=True), store=store, jobs=jobs)
+            log, store = (lambda text: typer.echo(text, err=True)), CellStore(folder / CELLS)
+            document = asking.gains(run, question, log, store=store, jobs=jobs)
         except ValueError as error:
             stop(str(error), EXIT_USAGE)
         report = write(document, folder)
