@@ -87,10 +87,8 @@ def whatif(
         names = asking.METHODS if methods is None else tuple(name.strip() for name in COMMA.split(methods))
         try:
             keys = _keys(hosts, settings or [])
-            rates_bps = asking.parse_rates(links)
-            question = asking.Question(
-                rates_bps, names, seeds, round(1000 * delay_us), keys, jitter, fidelity_level, limit
-            )
+            rates_bps, delay_ns = asking.parse_rates(links), round(1000 * delay_us)
+            question = asking.Question(rates_bps, names, seeds, delay_ns, keys, jitter, fidelity_level, limit)
             run = read(trace, workers)
             folder = out or Path("results") / f"whatif-{run.name}"
             log, store = (lambda text: typer.echo(text, err=True)), CellStore(folder / CELLS)
