@@ -135,11 +135,10 @@ class SwitchSimulation(EndpointSimulation):
 
     @property
     def _in_c(self) -> bool:
-        """Whether endpoints in C have the codec."""
-        if not self.config.codec:
-            return True
-        row_codec = parse_sums(self.config.codec).for_workers(self.config.workers).row_codec
-        return row_codec is not None and not native_codec.missing(row_codec)
+        """Whether endpoints in C have the codec of packets' values: they lack one that is added in Python."""
+        codec = self.config.codec
+        row_codec = parse_sums(codec).for_workers(self.config.workers).row_codec if codec else None
+        return row_codec is None or not native_codec.missing(row_codec)
 
     def _endpoint(self, rank: int) -> Endpoint | TreeEndpoints:
         worker = self.topology.workers[rank]
