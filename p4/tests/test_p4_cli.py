@@ -233,7 +233,7 @@ def exchange(server: PromptServer, client: socket.socket, data: bytes, lines: in
     received, deadline = b"", time.monotonic() + 20
     while received.count(b"\n") < lines and time.monotonic() < deadline:
         if data:
-            with contextlib.suppress(BlockingIOError):
+            with contextlib.suppress(BlockingIOError, ConnectionError):  # the answer may come before all is read
                 data = data[client.send(data) :]
         server.turns.serve()
         try:
