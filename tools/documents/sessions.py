@@ -1,5 +1,7 @@
 """A page carried out: a session of bash in a folder, as a user, with an environment's programs."""
 
+import atexit
+import functools
 import os
 import re
 import select
@@ -257,7 +259,8 @@ def folder_for(place: Place) -> Iterator[Path]:
         if place.checkout:
             command = ["git", "-c", "safe.directory=*", "ls-files", "-zco", "--exclude-standard"]
             listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode()
-            built = (path.relative_to(ROOT) for path in (ROOT / "switchagg/native").glob("*.*o"))
+            native = ROOT / "switchagg/native"
+            built = (path.relative_to(ROOT) for path in (*native.glob("*.*o"), native / "rule/packet_terms.h"))
             for name in [*filter(None, listed.split("\0")), *map(str, built)]:
                 if (ROOT / name).is_file():
                     (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -273,14 +276,23 @@ def folder_for(place: Place) -> Iterator[Path]:
         yield folder
 
 
+@functools.cache
+def kept_by_nobody() -> Path:
+    """A folder for the caches of the user without rights; it goes with this process."""
+    folder = Path(tempfile.mkdtemp(prefix="switchagg-cache-"))
+    os.chown(folder, NOBODY, NOBODY)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 def environment(folder: Path, place: Place) -> dict[str, str]:
-    """A newcomer's: nothing of ours is set but PATH, and caches are kept, except for another user."""
+    """A newcomer's: nothing of ours is set but PATH, and caches are kept, for another user from page to page."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     run = {name: value for name, value in os.environ.items() if name == "SWITCHAGG_TEST_RUN"}
     if not place.checkout:
         kept.pop("PYTHONPATH", None)
     home = folder.parent / "home"
-    cache = home / ".cache" if place.plain else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = kept_by_nobody() if place.plain else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     path = f"{folder.parent / 'shims'}:{place.programs / 'bin'}:{os.environ['PATH']}"
     own = {"PATH": path, "HOME": str(home), "XDG_CACHE_HOME": str(cache), "COLUMNS": "120", "LANG": "C.UTF-8"}
     return kept | run | own
