@@ -103,16 +103,17 @@ def forwarder() -> ir.ProgramIr:
     """Table MyIngress.forwarding: exact destination -> MyIngress.forward(port), or MyIngress.drop (the default)."""
     ingress = empty_control("MyIngress", standard=True)
     standard = parameter(ingress, "standard")
-    forward = routine("MyIngress.forward", "action", ("data", "port", ir.Bits(9)))
+    forward = routine("MyIngress.forward", "action", ("data", "port", ir.Bits(9)), ("inout", "standard", STANDARD))
     forward.owner = ingress
-    forward.body = [ir.Assign(member(standard, "egress_spec"), parameter(forward, "port"))]
+    spec = member(parameter(forward, "standard"), "egress_spec")
+    forward.body = [ir.Assign(spec, parameter(forward, "port"))]
     drop = routine("MyIngress.drop", "action")
     drop.owner = ingress
     drop.body = [ir.CallExtern("mark_to_drop", None, [])]
     table = ir.Table(
         "MyIngress.forwarding",
         [ir.Key("hdr.ethernet.dst", "exact", member(parameter(ingress, "hdr"), "ethernet", "dst"))],
-        [ir.TableAction("MyIngress.forward", forward), ir.TableAction("MyIngress.drop", drop)],
+        [ir.TableAction("MyIngress.forward", forward, [standard]), ir.TableAction("MyIngress.drop", drop)],
         default=1,
         entries=[ir.Entry([(0x0000_0000_0001, None)], 0, (1,))],
     )

@@ -555,8 +555,8 @@ def test_the_differential_test_sees_a_difference() -> None:
 def test_the_source_is_readable_python() -> None:
     source = PythonEngine(programs.forwarder()).source
     compile(source, "<source>", "exec")
-    assert "def MyIngress_forward(packet, here, port):" in source
-    assert "here.standard.egress_spec = port" in source
+    assert "def MyIngress_forward(packet, port, standard):" in source
+    assert "standard.egress_spec = port" in source
 
 
 def test_a_name_is_no_code() -> None:

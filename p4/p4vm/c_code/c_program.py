@@ -22,7 +22,7 @@ from p4vm.engine import (
 from p4vm.ir import ir_nodes as ir
 from p4vm.ir.extern_kinds import call_of
 from p4vm.ir.ir_nodes import width_of
-from p4vm.ir.walk import ending, shared_variables
+from p4vm.ir.walk import ending
 from p4vm.lines import marked
 from p4vm.node import Node, deep
 from p4vm.source import P4Error, Position, engine_faults
@@ -65,8 +65,7 @@ FRAMES_MAX = 10_000
 class CProgram:
     """A program, as the writers of its routines see it.
 
-    frames: controls whose actions use variables of theirs -> those variables. ending: routines that may end their
-    caller too, by exit, reject or a drop.
+    ending: routines that may end their caller too, by exit, reject or a drop.
     """
 
     def __init__(self, program: ir.ProgramIr) -> None:
@@ -76,7 +75,6 @@ class CProgram:
         self.wire = Wire(self.types, self.error)
         self.names = {routine: f"r{at}_{identifier(routine.name)[-60:]}" for at, routine in enumerate(program.routines)}
         self.tables = {id(table): at for at, table in enumerate(program.tables)}
-        self.frames = shared_variables(program)
         self.ending = ending(program, _ends)
         self.groups: dict[int, list[str]] = {}
         for name, (_, _, cells) in self.layout.registers.items():
@@ -120,67 +118,27 @@ class CRoutineWriter:
         self.context = context
         self.routine = routine
         self.writer = CWriter(context, routine)
-        self.shared = context.frames.get(routine, [])
-        self.slots = {variable: f"v{at}" for at, variable in enumerate(self.shared)}
 
     def parameters(self) -> list[str]:
-        """As C declares them."""
+        """As C declares them; says where they are."""
         declarations = ["struct p4_engine *e"]
-        if self.routine.owner in self.context.frames:
-            declarations.append(f"struct frame_{self.context.names[self.routine.owner]} *f")
         for at, parameter in enumerate(self.routine.parameters):
-            kind = parameter.variable.type
-            by_value = is_number(kind) and parameter.direction not in ("out", "inout")
-            const = "const " if parameter.direction not in ("out", "inout") and not by_value else ""
+            kind, writes = parameter.variable.type, parameter.direction in ("out", "inout")
+            by_value = is_number(kind) and not writes
+            self.writer.places[parameter.variable] = f"p{at}" if by_value else f"(*p{at})"
+            const = "" if by_value or writes else "const "
             declarations.append(f"{const}{self.context.types.storage(kind)} {'' if by_value else '*'}p{at}")
         if self.routine.returns is not None:
             declarations.append(f"{self.context.types.storage(self.routine.returns)} *result")
         return declarations
 
-    def frame(self) -> list[str]:
-        """The struct of variables that actions use: parameters that are passed by address stay so."""
-        by_address = {p.variable: p.direction for p in self.routine.parameters if not self._by_value(p)}
-        lines = [f"struct frame_{self.context.names[self.routine]} {{"]
-        for variable in self.shared:
-            c = self.context.types.storage(variable.type)
-            direction = by_address.get(variable)
-            lead = "" if direction is None else "*"
-            const = "const " if direction not in (None, "out", "inout") else ""
-            lines.append(f"    {const}{c} {lead}{self.slots[variable]};")
-        return [*lines, "};"]
-
-    @staticmethod
-    def _by_value(parameter: ir.Parameter) -> bool:
-        return is_number(parameter.variable.type) and parameter.direction not in ("out", "inout")
-
-    def bind(self) -> list[str]:
-        """Tells the expressions where variables are; returns the declarations of locals."""
-        variables = self.writer.places
+    def locals(self) -> list[str]:
+        """As C declares them; says where they are."""
         lines = []
-        filled = []
-        for at, parameter in enumerate(self.routine.parameters):
-            by_value = self._by_value(parameter)
-            variables[parameter.variable] = f"p{at}" if by_value else f"(*p{at})"
-            if parameter.variable in self.slots:
-                filled.append(f".{self.slots[parameter.variable]} = p{at}")
         for at, variable in enumerate(self.routine.locals):
-            if variable in self.slots:
-                variables[variable] = f"frame.{self.slots[variable]}"
-                continue
-            name = f"v{at}_{identifier(variable.name)[:30]}"
-            variables[variable] = name
+            name = self.writer.places[variable] = f"v{at}_{identifier(variable.name)[:30]}"
             plain = is_number(variable.type) and width_of(variable.type) <= 64
             lines.append(f"    {self.context.types.storage(variable.type)} {name} = {'0' if plain else '{0}'};")
-        if self.shared:
-            zeros = ", ".join(filled) or "0"
-            lines.append(f"    struct frame_{self.context.names[self.routine]} frame = {{{zeros}}};")
-        owner = self.routine.owner
-        if owner is not None and owner in self.context.frames:
-            outer = CRoutineWriter(self.context, owner)
-            for variable in outer.shared:
-                slot = f"f->{outer.slots[variable]}"
-                by_address = any(p.variable is variable and not outer._by_value(p) for p in owner.parameters)
-                variables.setdefault(variable, f"(*{slot})" if by_address else slot)
         return lines
 
     def lines(self) -> list[str]:
@@ -188,7 +146,7 @@ class CRoutineWriter:
         head = f"/* {self.routine.kind} {identifier(self.routine.name)} */"
         text = [marked(head, self.routine.position, self.writer.comment)]
         text.append(f"static int {name}({', '.join(self.parameters())}) {{")
-        text += self.bind()
+        text += self.locals()
         writer = self.writer
         writer.statements(self.routine.body)
         for name, statements in self.routine.states.items():
@@ -217,7 +175,6 @@ class ProgramWriter:
         state.append("};")
         registers = self.registers()
         writers = [CRoutineWriter(self.context, routine) for routine in program.routines]
-        frames = [line for writer in writers if writer.shared for line in writer.frame()]
         functions = [line for writer in writers for line in [*writer.lines(), ""]]
         description = self.description()
         parts = [
@@ -225,7 +182,6 @@ class ProgramWriter:
             types.definitions,
             state,
             registers,
-            frames,
             [""],
             types.functions,
             functions,

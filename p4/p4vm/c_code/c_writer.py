@@ -143,8 +143,6 @@ class CWriter(CodeWriter):
     def invoke(self, s: ir.Invoke) -> None:
         routine = s.routine
         passed = ["e"]
-        if routine.owner is not None and routine.owner in self.context.frames:
-            passed.append("f" if self.routine.owner is routine.owner else "&frame")
         for parameter, argument in zip(routine.parameters, s.arguments, strict=True):
             writes = parameter.direction in ("out", "inout")
             by_value = is_number(argument.type) and not writes

@@ -138,7 +138,7 @@ class Const(Expression):
 
 
 class ReadVariable(Expression):
-    """A variable of the routine itself, or, in an action, of the control that declares it."""
+    """A variable of the routine itself; while lowering, in an action also of the control that declares it."""
 
     variable: Variable
 

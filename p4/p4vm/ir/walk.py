@@ -101,15 +101,3 @@ def ending(program: ir.ProgramIr, ends: Callable[[Node], bool]) -> set[ir.Routin
         if any(does(node) for node in with_tables(routine)):
             routines.add(routine)
     return routines
-
-
-def shared_variables(program: ir.ProgramIr) -> dict[ir.Routine, list[ir.Variable]]:
-    """Controls whose actions use variables of theirs -> those variables."""
-    shared: dict[ir.Routine, dict[ir.Variable, None]] = {}
-    for routine in program.routines:
-        if routine.owner is not None:
-            local = {*(parameter.variable for parameter in routine.parameters), *routine.locals}
-            for variable in variables_in(with_tables(routine)):
-                if variable not in local:
-                    shared.setdefault(routine.owner, {})[variable] = None
-    return {routine: list(variables) for routine, variables in shared.items()}

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from p4vm.architectures.architecture_table import ARCHITECTURES
 from p4vm.architectures.description import Architecture
 from p4vm.ir import ir_nodes as ir
+from p4vm.ir.closures import pass_variables
 from p4vm.ir.tidy import drop_unused
 from p4vm.ir.walk import all_lists
 from p4vm.lower import instances, lower_calls, lower_expressions, lower_parsers, lower_statements, lower_tables
@@ -61,6 +62,7 @@ def _program(world: World, file: str) -> ir.ProgramIr:
     _names_differ(world)
     reachable = _reachable(world, list(blocks.values()))
     drop_unused(reachable, world.tables)
+    pass_variables(reachable, world.tables)
     program = ir.ProgramIr(
         file,
         world.architecture,

@@ -20,7 +20,7 @@ RUNTIME = words("EMPTY Header HeaderStack Reject Struct joined quotient remainde
 SLOTS_RESERVED = words("FIELDS VARBITS WHOLE_BYTES WIDTH WIRE assign bits copy pack reset same take unpack valid")
 """What records have besides their fields."""
 
-VARIABLES_RESERVED = words("False None True exited here int item len outcome packet rejected self state value")
+VARIABLES_RESERVED = words("False None True exited int item len outcome packet rejected self state value")
 """What routines use besides P4's variables."""
 
 

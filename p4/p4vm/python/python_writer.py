@@ -161,8 +161,7 @@ class PythonWriter(CodeWriter):
 
     def invoke(self, s: ir.Invoke) -> None:
         routine, result = s.routine, s.result
-        lead = ["packet", *(["here"] if self.layout.takes_frame(routine) else [])]
-        call = f"{self.layout.names.of(routine)}({', '.join([*lead, *map(self.text, s.arguments)])})"
+        call = f"{self.layout.names.of(routine)}({', '.join(['packet', *map(self.text, s.arguments)])})"
         targets = []
         if routine in self.layout.exits:
             targets.append("exited")
