@@ -63,6 +63,14 @@ class TableEntry:
     handle: int = 0
 
 
+def entries_of(table: ir.Table) -> list[TableEntry]:
+    """The entries that the program gives."""
+    return [
+        TableEntry(tuple(entry.keys), ActionCall(entry.action, entry.arguments), entry.priority or 0, at)
+        for at, entry in enumerate(table.entries)
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class PacketReplica:
     """A copy that a multicast group or a mirror session makes."""

@@ -25,7 +25,7 @@ HASHES = ("crc32", "crc32_custom", "crc16", "crc16_custom", "random", "identity"
 class CWriter(CodeWriter):
     """Writes the statements and expressions of one routine.
 
-    context: what it must know of the program around it. sinks: variables that take what is written beyond a stack, by
+    context: what it must know of the program around it. sinks: elements beyond stacks, zero until they are written, by
     their C type.
     """
 
@@ -50,12 +50,11 @@ class CWriter(CodeWriter):
     def cell(self, e: ir.RegisterCell) -> str:
         return self.context.register(e.instance.name).format(self.text(e.index))
 
-    def element(self, stack: ir.Array, base: str, index: str, *, write: bool) -> str:
-        if not write:
-            return f"(*{self.types.at(stack)}(&{base}, {index}))"
+    def element(self, stack: ir.Array, base: str, index: str) -> str:
         kind = self.types.storage(stack.element)
         sink = self.sinks.setdefault(kind, f"sink_{len(self.sinks)}")
-        return f"(*{self.types.put(stack)}(&{base}, {index}, &{sink}))"
+        zero = f"(memset(&{sink}, 0, sizeof {sink}), &{sink})"
+        return f"(*({{ uint64_t i = {index}; i < {stack.size} ? &{base}.items[i] : {zero}; }}))"
 
     def load(self, place: str, kind: ir.Type) -> str:
         """The number in a place, as its rep."""
@@ -68,11 +67,11 @@ class CWriter(CodeWriter):
             raise P4Error("a string is no value that programs work on")
         return literal(int(e.value), e.type.width) if isinstance(e.type, ir.Bits) else f"{int(e.value)}u"
 
-    def same(self, kind: ir.Type, left: str, right: str) -> str:
-        return f"({self.types.equal(left, right, kind)})"
-
     def number(self, e: ir.Binary, left: str, right: str) -> str:
         width, signed = width_of(e.left.type), is_signed(e.left.type)
+        if isinstance(e.left.type, ir.Varbits):
+            same = f"({left}.bits == {right}.bits && !memcmp({left}.b, {right}.b, ({left}.bits + 7) / 8))"
+            return same if e.operator == "==" else f"!{same}"
         if e.operator in ("<<", ">>"):
             by = int(e.right.value) if isinstance(e.right, ir.Const) else right
             return self.numbers.shift(e.operator, width, signed, left, by)
@@ -109,10 +108,10 @@ class CWriter(CodeWriter):
     # ---- writing to places
 
     def assign(self, s: ir.Assign) -> None:
-        self.stop(f"{self.place(s.target, write=True)} = {self.text(s.value)}")
+        self.stop(f"{self.place(s.target)} = {self.text(s.value)}")
 
     def reset(self, s: ir.Reset) -> None:
-        place = self.place(s.target, write=True)
+        place = self.place(s.target)
         if is_number(s.target.type):
             self.stop(f"{place} = {self.const(ir.Const(s.target.type, 0))}")
         else:
@@ -120,7 +119,10 @@ class CWriter(CodeWriter):
 
     def push(self, s: ir.ShiftStack) -> None:
         assert isinstance(s.target.type, ir.Array)
-        self.stop(f"{self.types.push(s.target.type)}(&{self.place(s.target, write=True)}, {s.count})")
+        stack = self.place(s.target)
+        self.stop(
+            f"p4_push({stack}.items, sizeof *{stack}.items, {s.target.type.size}, {s.count}, &{stack}.next_index)"
+        )
 
     # ---- flow and calls
 
@@ -146,9 +148,9 @@ class CWriter(CodeWriter):
         for parameter, argument in zip(routine.parameters, s.arguments, strict=True):
             writes = parameter.direction in ("out", "inout")
             by_value = is_number(argument.type) and not writes
-            passed.append(self.text(argument) if by_value else f"&{self.place(argument, write=writes)}")
+            passed.append(self.text(argument) if by_value else f"&{self.place(argument)}")
         if s.result is not None:
-            passed.append(f"&{self.place(s.result, write=True)}")
+            passed.append(f"&{self.place(s.result)}")
         call = f"{self.context.routine(routine)}({', '.join(passed)})"
         self.stop(f"if ((end = {call})) return end" if routine in self.context.ending else f"(void){call}")
 
@@ -205,7 +207,7 @@ class CWriter(CodeWriter):
         assert isinstance(s.target.type, ir.Record)
         name = self.context.wire.extract(s.target.type, with_varbits=s.varbits is not None)
         varbits = "" if s.varbits is None else f", {self.text(s.varbits)}"
-        self.line(f"if ({name}(e, &{self.place(s.target, write=True)}{varbits})) return P4_REJECT;")
+        self.line(f"if ({name}(e, &{self.place(s.target)}{varbits})) return P4_REJECT;")
 
     def lookahead(self, s: ir.Lookahead) -> None:
         kind, width = s.target.type, width_of(s.target.type)
@@ -213,7 +215,7 @@ class CWriter(CodeWriter):
             too_short = self.context.error("PacketTooShort")
             self.line(f"if ({width} > e->limit - e->cursor) return p4_reject(e, {too_short});")
             self.line(f"const uint8_t *p = p4_read(e, {width});")
-            self.line(f"{self.types.storage(kind)} *ahead = &{self.place(s.target, write=True)};")
+            self.line(f"{self.types.storage(kind)} *ahead = &{self.place(s.target)};")
             for line in self.context.wire.fill(kind, "(*ahead)"):
                 self.line(line)
 
@@ -244,7 +246,7 @@ class CWriter(CodeWriter):
     def hash(self, s: ir.Hash) -> None:
         with self.scope():
             function, size = "p4_hash_payload" if s.payload else "p4_hash", self.pack(s.data)
-            target = self.place(s.target, write=True)
+            target = self.place(s.target)
             self.line(f"{target} = {function}(e, P4_{s.algorithm.upper()}, p, {size});")
 
     def pack(self, data: list[ir.Expression]) -> str:

@@ -7,8 +7,7 @@ functions become routines.
 What holds everywhere, so that back ends agree to the bit:
 - Storage is plain: everything is zero and every header invalid when a packet starts; writing a field of an invalid
   header writes its storage, reading reads it; setInvalid and setValid change the valid bit alone (of a union's member
-  either makes the other members invalid). Two invalid headers are equal whatever they store. A header copied is
-  copied whole.
+  either makes the other members invalid). A header copied is copied whole.
 - An Index beyond its array reads zero (an invalid header) and writes nothing. What indexes, shifts or counts bits is
   bit<W> of at most 64 bits; a shift by a constant is by less than the width.
 - bit<W> values are 0 … 2**W - 1, int<W> values -2**(W-1) … 2**(W-1)-1. A shift by W or more gives 0, or -1 for a
@@ -178,7 +177,7 @@ class Not(Expression):
 
 class Binary(Expression):
     """operator: + - * & | ^ on equal Bits, / % on unsigned ones; << >> (right: any unsigned Bits); == != on equal
-    types, also records, arrays, varbits; < <= > >= on Bits; && || on Bool (short-circuit shows only as time: operands
+    types, no records or arrays; < <= > >= on Bits; && || on Bool (short-circuit shows only as time: operands
     are pure)."""
 
     operator: str

@@ -53,6 +53,8 @@ def binary(
     """kind: the result's."""
     if sign in ("&&", "||"):
         return _logic(sign, left, right)
+    if isinstance(left.type, ir.Record | ir.Array):
+        return _same(left, right) if sign == "==" else unary("!", BOOL, _same(left, right))
     first, second = number(left), number(right)
     if first is None or second is None:
         return _shift(sign, kind, left, right) if sign in ("<<", ">>") else ir.Binary(kind, sign, left, right)
@@ -65,6 +67,17 @@ def binary(
         return ir.Const(kind, compute(sign, first, second, None if kind == INT else kind))
     except ValueFault as fault:
         raise P4Error(f"{fault}", position) from None
+
+
+def _same(left: ir.Expression, right: ir.Expression) -> ir.Expression:
+    """Whether two values are equal, scalar by scalar; two invalid headers are, whatever they store."""
+    if not isinstance(left.type, ir.Record | ir.Array):
+        return ir.Binary(BOOL, "==", left, right)
+    equal = all_of([_same(*pair) for pair in zip(parts_of(left), parts_of(right), strict=True)])
+    if not isinstance(left.type, ir.Record) or left.type.kind != "header":
+        return equal
+    valid = [ir.Valid(BOOL, header) for header in (left, right)]
+    return _logic("&&", ir.Binary(BOOL, "==", *valid), _logic("||", ir.Not(BOOL, valid[0]), equal))
 
 
 def _shift(sign: str, kind: ir.Type, left: ir.Expression, right: ir.Expression) -> ir.Expression:

@@ -18,7 +18,7 @@ from p4vm.bit_arithmetic import wrap
 from p4vm.c_code.c_tables import ProgramLayout
 from p4vm.c_code.c_types import rep
 from p4vm.c_code.c_wire import data_limbs
-from p4vm.engine import ActionCall, Counters, Crc, Digest, MeterRate, PacketReplica, TableEntry, formatted
+from p4vm.engine import ActionCall, Counters, Crc, Digest, MeterRate, PacketReplica, TableEntry, entries_of, formatted
 from p4vm.ir import ir_nodes as ir
 from p4vm.ir.ir_nodes import is_signed, width_of
 from p4vm.native.native_tables import (
@@ -98,11 +98,7 @@ class NativeEngine:
         self.firsts = (ctypes.c_uint64 * 2)()
         self.set_initial_cells()
         for table in program.tables:
-            entries = [
-                TableEntry(tuple(entry.keys), ActionCall(entry.action, entry.arguments), entry.priority or 0, at)
-                for at, entry in enumerate(table.entries)
-            ]
-            self.set_table(table.name, entries, ActionCall(table.default, table.default_arguments))
+            self.set_table(table.name, entries_of(table), ActionCall(table.default, table.default_arguments))
 
     @property
     def alive(self) -> int:

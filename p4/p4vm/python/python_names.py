@@ -17,7 +17,7 @@ def words(text: str) -> frozenset[str]:
 RUNTIME = words("EMPTY Header HeaderStack Reject Struct joined quotient remainder shift_left shift_right wrap")
 """What generated code uses of `runtime`."""
 
-SLOTS_RESERVED = words("FIELDS VARBITS WHOLE_BYTES WIDTH WIRE assign bits copy pack reset same take unpack valid")
+SLOTS_RESERVED = words("FIELDS VARBITS WHOLE_BYTES WIDTH WIRE assign bits copy pack reset take unpack valid")
 """What records have besides their fields."""
 
 VARIABLES_RESERVED = words("False None True exited int item len outcome packet rejected self state value")

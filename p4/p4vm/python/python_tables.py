@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from p4vm.algorithms import HASHES
-from p4vm.engine import ActionCall, GroupRef, MemberRef, TableEntry
+from p4vm.engine import ActionCall, GroupRef, MemberRef, TableEntry, entries_of
 from p4vm.ir import ir_nodes as ir
 from p4vm.ir.ir_nodes import is_signed, width_of
 from p4vm.python.python_cells import DirectCounter, DirectMeter
@@ -146,16 +146,7 @@ class PythonTable:
         self.exact: dict[tuple[int, ...], int] | None = None
         self.prefixes: list[tuple[int, dict[int, int]]] = []
         self.default = Outcome(False, 0, ())
-        self.reset_to_program()
-
-    def reset_to_program(self) -> None:
-        """The entries and default that the program gives."""
-        table = self.table
-        entries = [
-            TableEntry(tuple(entry.keys), ActionCall(entry.action, entry.arguments), entry.priority or 0, at)
-            for at, entry in enumerate(table.entries)
-        ]
-        self.set(entries, ActionCall(table.default, table.default_arguments))
+        self.set(entries_of(table), ActionCall(table.default, table.default_arguments))
 
     def outcome(self, hit: bool, call: ActionCall) -> Outcome:
         data = self.table.actions[call.action].data

@@ -41,7 +41,7 @@ class PythonWriter(CodeWriter):
     def cell(self, e: ir.RegisterCell) -> str:
         return f"{self.layout.names.of(e.instance)}.cells[{self.text(e.index)}]"
 
-    def element(self, stack: ir.Array, base: str, index: str, *, write: bool) -> str:
+    def element(self, stack: ir.Array, base: str, index: str) -> str:
         return f"{base}.at({index})"
 
     def load(self, place: str, kind: ir.Type) -> str:
@@ -62,9 +62,6 @@ class PythonWriter(CodeWriter):
         if not width:
             return "0"
         return f"wrap({value}, {hex(1 << width - 1)})" if is_signed(kind) else f"({value} & {hex((1 << width) - 1)})"
-
-    def same(self, kind: ir.Type, left: str, right: str) -> str:
-        return f"({left} == {right})" if is_scalar(kind) else f"{left}.same({right})"
 
     def number(self, e: ir.Binary, left: str, right: str) -> str:
         match e.operator:
@@ -115,18 +112,18 @@ class PythonWriter(CodeWriter):
     # ---- writing to places
 
     def assign(self, s: ir.Assign) -> None:
-        target, value = self.place(s.target, write=True), self.text(s.value)
+        target, value = self.place(s.target), self.text(s.value)
         self.line(f"{target} = {value}" if is_scalar(s.target.type) else f"{target}.assign({value})")
 
     def reset(self, s: ir.Reset) -> None:
-        target = self.place(s.target, write=True)
+        target = self.place(s.target)
         if is_scalar(s.target.type):
             self.line(f"{target} = {zero(s.target.type, self.layout.names)}")
         else:
             self.line(f"{target}.reset()")
 
     def push(self, s: ir.ShiftStack) -> None:
-        self.line(f"{self.place(s.target, write=True)}.push({s.count})")
+        self.line(f"{self.place(s.target)}.push({s.count})")
 
     # ---- flow and calls
 
@@ -169,13 +166,13 @@ class PythonWriter(CodeWriter):
             targets.append("rejected")
         record = result is not None and not is_scalar(result.type)
         if result is not None:
-            targets.append("value" if record else self.place(result, write=True))
+            targets.append("value" if record else self.place(result))
         for parameter, argument in zip(routine.parameters, s.arguments, strict=False):
             if parameter.direction in ("out", "inout") and is_scalar(parameter.variable.type):
-                targets.append(self.place(argument, write=True))
+                targets.append(self.place(argument))
         self.line(f"{', '.join(targets)} = {call}" if targets else call)
         if record and result is not None:
-            self.line(f"{self.place(result, write=True)}.assign(value)")
+            self.line(f"{self.place(result)}.assign(value)")
         if "exited" in targets:
             with self.nested("if exited:"):
                 self.give_back(True)
@@ -190,14 +187,14 @@ class PythonWriter(CodeWriter):
     # ---- packets
 
     def extract(self, s: ir.Extract) -> None:
-        target = self.place(s.target, write=True)
+        target = self.place(s.target)
         if s.varbits is None:
             self.line(f"packet.extract({target})")
         else:
             self.line(f"packet.extract_varbits({target}, {self.text(s.varbits)})")
 
     def lookahead(self, s: ir.Lookahead) -> None:
-        kind, target = s.target.type, self.place(s.target, write=True)
+        kind, target = s.target.type, self.place(s.target)
         value = f"packet.peek({width_of(kind)})"
         if not is_scalar(kind):
             self.line(f"{target}.take({value})")
@@ -229,7 +226,7 @@ class PythonWriter(CodeWriter):
             pieces += texts if condition is None else [f"*([{', '.join(texts)}] if {self.text(condition)} else ())"]
         function = "packet.shared.random.next" if s.algorithm == "random" else s.algorithm
         payload = " + packet.payload" if s.payload else ""
-        self.line(f"{self.place(s.target, write=True)} = {function}(joined([{', '.join(pieces)}]){payload})")
+        self.line(f"{self.place(s.target)} = {function}(joined([{', '.join(pieces)}]){payload})")
 
     def piece(self, e: ir.Expression) -> str:
         """(width, number) of a scalar."""

@@ -235,13 +235,6 @@ class Struct:
     def copy(self) -> Self:
         return type(self)().assign(self)
 
-    def same(self, other: Self) -> bool:
-        for slot, letter, _ in self.FIELDS:
-            left, right = getattr(self, slot), getattr(other, slot)
-            if not (left.same(right) if letter == "r" else left == right):
-                return False
-        return True
-
     def bits(self) -> Varbit:
         """All fields one behind the other."""
         total = all_bits = 0
@@ -271,11 +264,6 @@ class Header(Struct):
     """A header."""
 
     __slots__ = ("valid",)
-
-    def same(self, other: Self) -> bool:
-        if not self.valid or not other.valid:
-            return self.valid == other.valid
-        return super().same(other)
 
     def take(self, number: int, varbits: int = 0) -> None:
         self.valid = True
@@ -311,9 +299,6 @@ class HeaderStack:
         copy = HeaderStack(self.element, self.size)
         copy.assign(self)
         return copy
-
-    def same(self, other: HeaderStack) -> bool:
-        return all(left.same(right) for left, right in zip(self.items, other.items, strict=True))
 
     def push(self, count: int) -> None:
         """push_front; count < 0: pop_front."""

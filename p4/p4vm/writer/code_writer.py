@@ -77,33 +77,30 @@ class CodeWriter(Lines):
         row = EXPRESSIONS[type(e)]
         return str(getattr(self, row)(e) if isinstance(row, str) else row(self, e))
 
-    def place(self, e: ir.Expression, *, write: bool = False) -> str:
-        """Where a value is. write: it is written there."""
+    def place(self, e: ir.Expression) -> str:
+        """Where a value is read or written."""
         match e:
             case ir.ReadVariable():
                 return self.places[e.variable]
             case ir.FieldOf():
                 assert isinstance(e.base.type, ir.Record)
-                return f"{self.place(e.base, write=write)}.{self.field(e.base.type, e.field)}"
+                return f"{self.place(e.base)}.{self.field(e.base.type, e.field)}"
             case ir.NextIndex():
-                return f"{self.place(e.base, write=write)}.next_index"
+                return f"{self.place(e.base)}.next_index"
             case ir.RegisterCell():
                 return self.cell(e)
             case ir.Index():
                 assert isinstance(e.base.type, ir.Array)
-                base = self.place(e.base, write=write)
+                base = self.place(e.base)
                 if isinstance(e.index, ir.Const) and 0 <= int(e.index.value) < e.base.type.size:
                     return f"{base}.items[{e.index.value}]"
-                return self.element(e.base.type, base, self.text(e.index), write=write)
+                return self.element(e.base.type, base, self.text(e.index))
         raise P4Error(f"{type(e).__name__} is no place")
 
     def binary(self, e: ir.Binary) -> str:
-        left, right, kind = self.text(e.left), self.text(e.right), e.left.type
+        left, right = self.text(e.left), self.text(e.right)
         if e.operator in ("&&", "||"):
             return f"({left} {self.AND if e.operator == '&&' else self.OR} {right})"
-        if isinstance(kind, ir.Record | ir.Array | ir.Varbits):
-            same = self.same(kind, left, right)
-            return same if e.operator == "==" else f"({self.NOT}{same})"
         return self.number(e, left, right)
 
     # ---- statements
@@ -157,7 +154,7 @@ class CodeWriter(Lines):
             self.look_up(s.table, [pattern(key.expression, key.match) for key in s.table.keys])
             for target, what in ((s.hit, "hit"), (s.action, "action")):
                 if target is not None:
-                    self.stop(f"{self.place(target, write=True)} = outcome.{what}")
+                    self.stop(f"{self.place(target)} = outcome.{what}")
             head = self.IF
             for at, action in enumerate(s.table.actions):
                 if action.does_something:
@@ -185,12 +182,8 @@ class CodeWriter(Lines):
     def cell(self, e: ir.RegisterCell) -> str:
         raise NotImplementedError
 
-    def element(self, stack: ir.Array, base: str, index: str, *, write: bool) -> str:
+    def element(self, stack: ir.Array, base: str, index: str) -> str:
         """An element that is perhaps not there: then one that is zero, and that nothing reads once it was written."""
-        raise NotImplementedError
-
-    def same(self, kind: ir.Type, left: str, right: str) -> str:
-        """Whether two records, arrays or varbits are equal."""
         raise NotImplementedError
 
     def number(self, e: ir.Binary, left: str, right: str) -> str:
@@ -263,7 +256,7 @@ STATEMENTS: dict[type[ir.Statement], Row] = {
     ir.Return: "return_",
     ir.Exit: "exit",
     ir.GoTo: "go_to",
-    ir.SetValid: lambda writer, s: writer.stop(f"{writer.place(s.target, write=True)}.valid = {int(s.valid)}"),
+    ir.SetValid: lambda writer, s: writer.stop(f"{writer.place(s.target)}.valid = {int(s.valid)}"),
     ir.ShiftStack: "push",
     ir.Extract: "extract",
     ir.Lookahead: "lookahead",

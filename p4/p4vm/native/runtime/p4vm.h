@@ -259,6 +259,9 @@ static inline int p4_room(struct p4_engine *engine, uint64_t bits) {
 
 void p4_append(struct p4_engine *engine, const uint8_t *from, uint64_t bits);
 
+/* push_front on a stack of `size` items; count < 0: pop_front. */
+void p4_push(void *items, size_t item_bytes, int64_t size, int64_t count, uint32_t *next_index);
+
 /* Whether the parser has entered one state too many. */
 static inline int p4_step(struct p4_engine *engine) {
     return ++engine->steps > engine->program->limits.steps;
