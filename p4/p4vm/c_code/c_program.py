@@ -74,7 +74,6 @@ class CProgram:
         self.types = CTypes()
         self.wire = Wire(self.types, self.error)
         self.names = {routine: f"r{at}_{identifier(routine.name)[-60:]}" for at, routine in enumerate(program.routines)}
-        self.tables = {id(table): at for at, table in enumerate(program.tables)}
         self.ending = ending(program, _ends)
         self.groups: dict[int, list[str]] = {}
         for name, (_, _, cells) in self.layout.registers.items():
@@ -84,16 +83,6 @@ class CProgram:
         """Number of a core error; 0 where the program doesn't have it."""
         members = self.program.errors.members
         return members.index(name) if name in members else 0
-
-    def routine(self, routine: ir.Routine) -> str:
-        if routine not in self.names:
-            raise P4Error(f"{routine.name} is used, but is not among the program's routines", routine.position)
-        return self.names[routine]
-
-    def table_number(self, table: ir.Table) -> int:
-        if id(table) not in self.tables:
-            raise P4Error(f"table {table.name} is applied, but is not among the program's", table.position)
-        return self.tables[id(table)]
 
     def register(self, name: str) -> str:
         """Its cell, with {} for the index."""
@@ -224,7 +213,7 @@ class ProgramWriter:
             passed = ", ".join(["e", *(f"&s->{name}" for name in records)])
             lines.append(f"static int {run_name(role)}(struct p4_engine *e, void *state) {{")
             lines.append("    struct state *s = state;")
-            lines.append(f"    return {self.context.routine(routine)}({passed});")
+            lines.append(f"    return {self.context.names[routine]}({passed});")
             lines.append("}")
         return lines
 

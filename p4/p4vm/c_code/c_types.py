@@ -70,8 +70,7 @@ class CTypes:
     def __init__(self) -> None:
         self.definitions: list[str] = []
         self.functions: list[str] = []
-        self.names: dict[object, str] = {}
-        self.serial = 0
+        self.names: dict[ir.Type, str] = {}
         self.wide: set[int] = {2} if HAS_128 else set()
         self.function_keys: set[tuple[str, str]] = set()
 
@@ -83,19 +82,23 @@ class CTypes:
             return "uint32_t"
         if isinstance(kind, ir.Bool):
             return "uint8_t"
-        if isinstance(kind, ir.Varbits):
-            return self._once(kind, f"struct v{kind.width}", self._varbits)
-        if isinstance(kind, ir.Array):
-            key = ("array", kind.element.name, kind.size)
-            return self._once(kind, self.fresh("a", kind.element.name), self._array, key)
-        if isinstance(kind, ir.Record):
-            return self._once(kind, self.fresh("s", kind.name), self._record, kind.name)
-        raise P4Error("a string is no value that programs work on")
+        if kind not in self.names:
+            lines = self._struct(kind)
+            self.names[kind] = f"struct s{len(self.names)}_{identifier(getattr(kind, 'name', ''))[:40]}"
+            self.definitions.append(f"{self.names[kind]} {{\n" + "".join(f"    {line}\n" for line in lines) + "};")
+        return self.names[kind]
 
-    def fresh(self, letter: str, name: str) -> str:
-        """A name for a struct."""
-        self.serial += 1
-        return f"struct {letter}{self.serial}_{identifier(name)[:40]}"
+    def _struct(self, kind: ir.Type) -> list[str]:
+        """The members of a varbit, an array or a record."""
+        match kind:
+            case ir.Varbits():
+                return ["uint32_t bits;", f"uint8_t b[{max(1, (kind.width + 7) // 8)}];"]
+            case ir.Array():
+                return ["uint32_t next_index;", f"{self.storage(kind.element)} items[{max(1, kind.size)}];"]
+            case ir.Record():
+                lines = [f"{self.storage(field)} {self.field(name)};" for name, field in kind.fields]
+                return (["uint8_t valid;"] if kind.kind == "header" else []) + lines or ["uint8_t nothing;"]
+        raise P4Error("a string is no value that programs work on")
 
     def number(self, width: int) -> str:
         for bits in (8, 16, 32, 64):
@@ -109,25 +112,6 @@ class CTypes:
             self.wide.add(of.limbs)
             self.definitions.append(f"P4_WIDE({of.limbs})")
         return of.c
-
-    def _once(self, kind: ir.Type, name: str, write: object, key: object = None) -> str:
-        key = kind if key is None else key
-        if key not in self.names:
-            lines = write(kind)  # type: ignore[operator]  # one of the three below
-            self.names[key] = name
-            self.definitions.append(f"{name} {{\n" + "".join(f"    {line}\n" for line in lines) + "};")
-        return self.names[key]
-
-    def _varbits(self, kind: ir.Varbits) -> list[str]:
-        return ["uint32_t bits;", f"uint8_t b[{max(1, (kind.width + 7) // 8)}];"]
-
-    def _array(self, kind: ir.Array) -> list[str]:
-        return ["uint32_t next_index;", f"{self.storage(kind.element)} items[{max(1, kind.size)}];"]
-
-    def _record(self, kind: ir.Record) -> list[str]:
-        lines = [f"{self.storage(field)} {self.field(name)};" for name, field in kind.fields]
-        valid = ["uint8_t valid;"] if kind.kind == "header" else []
-        return valid + lines or ["uint8_t nothing;"]
 
     @staticmethod
     def field(name: str) -> str:

@@ -34,28 +34,18 @@ def store_bytes(pointer: str, at: int, count: int, value: str) -> Iterator[str]:
         yield from store_bytes(pointer, at + high, count - high, value)
 
 
-def scalars(kind: ir.Type, place: str) -> Iterator[tuple[ir.Type, str]]:
-    """(type, place) of all scalars in a place, in order."""
-    if isinstance(kind, ir.Record):
-        for name, field in kind.fields:
-            yield from scalars(field, f"{place}.{CTypes.field(name)}")
-    elif isinstance(kind, ir.Array):
-        for at in range(kind.size):
-            yield from scalars(kind.element, f"{place}.items[{at}]")
-    else:
-        yield kind, place
-
-
-def headers(kind: ir.Type, place: str) -> Iterator[str]:
-    """Places of all headers in a place."""
+def pieces(kind: ir.Type, place: str) -> Iterator[tuple[ir.Type, str]]:
+    """(type, place) of all headers and scalars in a place, in order."""
     if isinstance(kind, ir.Record):
         if kind.kind == "header":
-            yield place
+            yield kind, place
         for name, field in kind.fields:
-            yield from headers(field, f"{place}.{CTypes.field(name)}")
+            yield from pieces(field, f"{place}.{CTypes.field(name)}")
     elif isinstance(kind, ir.Array):
         for at in range(kind.size):
-            yield from headers(kind.element, f"{place}.items[{at}]")
+            yield from pieces(kind.element, f"{place}.items[{at}]")
+    else:
+        yield kind, place
 
 
 class Wire:
@@ -99,7 +89,10 @@ class Wire:
     def fill(self, kind: ir.Type, place: str, varbits: str = "") -> list[str]:
         """Statements that fill a place from p. varbits: bits of its varbit, C text."""
         lines, at, behind = [], 0, False
-        for scalar, where in scalars(kind, place):
+        for scalar, where in pieces(kind, place):
+            if isinstance(scalar, ir.Record):
+                lines.append(f"{where}.valid = 1;")
+                continue
             if isinstance(scalar, ir.Varbits):
                 lines.append(f"memset(&{where}, 0, sizeof {where});")
                 if varbits:
@@ -109,7 +102,7 @@ class Wire:
                 continue
             lines.append(self.get_statement(scalar, where, f"{at} + {varbits}" if behind else str(at)))
             at += width_of(scalar)
-        return lines + [f"{header}.valid = 1;" for header in headers(kind, place)]
+        return lines
 
     def extract(self, kind: ir.Record, *, with_varbits: bool) -> str:
         """Name of the function: (engine, header[, bits of the varbit]) -> 0 or P4_REJECT."""
@@ -199,7 +192,7 @@ class Wire:
         width, varbit = width_of(kind), varbit_of(kind)
         if not width and not varbit:
             return []
-        items = list(scalars(kind, "(*h)"))
+        items = [item for item in pieces(kind, "(*h)") if not isinstance(item[0], ir.Record)]
         total = f"{width}u"
         if varbit:
             place = next(where for scalar, where in items if isinstance(scalar, ir.Varbits))

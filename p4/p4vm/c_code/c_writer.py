@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from p4vm.c_code.c_numbers import CNumbers, literal
 from p4vm.c_code.c_tables import KeyLayout, RecordSite
@@ -126,10 +124,8 @@ class CWriter(CodeWriter):
 
     # ---- flow and calls
 
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        with self.nested("{", "}"):
-            yield
+    def scope(self) -> Any:
+        return self.nested("{", "}")
 
     def go_to(self, s: ir.GoTo) -> None:
         self.stop(f"goto {self.labels[s.state]}")
@@ -151,11 +147,11 @@ class CWriter(CodeWriter):
             passed.append(self.text(argument) if by_value else f"&{self.place(argument)}")
         if s.result is not None:
             passed.append(f"&{self.place(s.result)}")
-        call = f"{self.context.routine(routine)}({', '.join(passed)})"
+        call = f"{self.context.names[routine]}({', '.join(passed)})"
         self.stop(f"if ((end = {call})) return end" if routine in self.context.ending else f"(void){call}")
 
     def look_up(self, table: ir.Table, keys: list[ir.Expression]) -> None:
-        number = self.context.table_number(table)
+        number = self.context.program.tables.index(table)
         layout = self.context.layout.tables[number]
         self.line(f"struct p4_table *table = &e->tables[{number}];")
         for line in self.key(keys, layout.keys):
@@ -269,8 +265,13 @@ class CWriter(CodeWriter):
                 self.line(f"{lead}{put}, n += {width_of(kind)};")
         return "(n + 7) / 8"
 
-    def record(self, site: RecordSite, values: list[ir.Expression], where: str) -> None:
-        """A log line or digest with these scalars, which Python renders."""
+    def record(self, s: ir.CallExtern) -> None:
+        """Python renders the record."""
+        first, *values = s.arguments
+        if isinstance(first, ir.Const) and isinstance(first.value, str):
+            site, where = RecordSite("log_msg", first.value), "log"
+        else:
+            site, where, values = RecordSite("digest"), "digests", s.arguments
         site.types = [e.type for e in values]
         with self.scope():
             limbs = sum(map(data_limbs, site.types))
@@ -289,11 +290,3 @@ class CWriter(CodeWriter):
             return f"w[{at}] = {text};"
         pointer, count = self.numbers.limbs(text, width).rsplit(", ", 1)
         return f"p4_wide_resize(w + {at}, {limbs_of(width)}, {pointer}, {count});"
-
-    def digest(self, s: ir.CallExtern) -> None:
-        self.record(RecordSite("digest"), s.arguments, "digests")
-
-    def log(self, s: ir.CallExtern) -> None:
-        text, *values = s.arguments
-        assert isinstance(text, ir.Const)
-        self.record(RecordSite("log_msg", str(text.value)), values, "log")

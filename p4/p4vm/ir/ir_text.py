@@ -71,6 +71,10 @@ ROWS: dict[type, str] = {
     ir.Assign: "{target} = {value}",
     ir.Reset: "reset {target}",
     ir.Invoke: "{result}{routine.name}({arguments})",
+    ir.SetValid: "{target}.valid = {valid}",
+    ir.ShiftStack: "{target}.push({count})",
+    ir.Extract: "extract({target}{varbits})",
+    ir.Return: "return {value}",
     ir.Lookahead: "{target} = lookahead()",
     ir.Emit: "emit({value})",
     ir.Break: "break",
@@ -92,6 +96,10 @@ class _RowFields(dict[str, object]):
         value = getattr(self.node, name)
         if name == "result":
             return f"{expression(value)} = " if value is not None else ""
+        if value is None:
+            return ""
+        if name == "varbits":
+            return f", {expression(value)}"
         if name == "type":
             return kind(value)
         if isinstance(value, list):
@@ -152,17 +160,7 @@ def _simple(of: ir.Statement) -> str:
                 f"{name} -> {expression(p)}" for name, p in (("hit", of.hit), ("action", of.action)) if p is not None
             ]
             return f"apply {of.table.name}" + (f" ({', '.join(noted)})" if noted else "")
-        case ir.Return():
-            return f"return {expression(of.value)}" if of.value is not None else "return"
-        case ir.SetValid():
-            return f"{expression(of.target)}.{'setValid' if of.valid else 'setInvalid'}()"
-        case ir.ShiftStack():
-            name = "push_front" if of.count >= 0 else "pop_front"
-            return f"{expression(of.target)}.{name}({abs(of.count)})"
-        case ir.Extract():
-            more = f", {expression(of.varbits)}" if of.varbits is not None else ""
-            return f"extract({expression(of.target)}{more})"
-    return expression(of)
+    return expression(of).rstrip()
 
 
 # ---- routines and tables

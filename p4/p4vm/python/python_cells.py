@@ -39,7 +39,7 @@ class RegisterCells:
 
 
 class Tally:
-    """Packets and bytes of cells that are named by number."""
+    """Packets and bytes of cells that are named by number; of a table's entries by handle."""
 
     def __init__(self) -> None:
         self.cells: dict[int, list[int]] = {}
@@ -76,13 +76,6 @@ class Counter(Tally):
             self.add(index, packet)
         else:
             self.shared.count("counter_out_of_range")
-
-
-class DirectCounter(Tally):
-    """Counters of a table's entries, by handle."""
-
-    def count(self, handle: int, packet: PacketBits) -> None:
-        self.add(handle, packet)
 
 
 class Meters:

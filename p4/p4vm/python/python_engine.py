@@ -13,7 +13,7 @@ from p4vm.ir import ir_nodes as ir
 from p4vm.lines import place_of
 from p4vm.node import deep
 from p4vm.python import runtime as runtime
-from p4vm.python.python_cells import Counter, DirectCounter, DirectMeter, MeterArray, Meters, RegisterCells, Tally
+from p4vm.python.python_cells import Counter, DirectMeter, MeterArray, Meters, RegisterCells, Tally
 from p4vm.python.python_names import RUNTIME
 from p4vm.python.python_pipeline import MirrorSession, Pipeline
 from p4vm.python.python_tables import ActionProfile, KeyParts, PythonTable, PythonValueSet, fitting
@@ -36,6 +36,7 @@ class PythonEngine:
         self.registers: dict[str, RegisterCells] = {}
         self.tallies: dict[str, Tally] = {}
         self.meters: dict[str, Meters] = {}
+        self.direct_meters: dict[str, DirectMeter] = {}
         self.profiles: dict[str, ActionProfile] = {}
         self.tables: dict[str, PythonTable] = {}
         self.value_sets: dict[str, PythonValueSet] = {}
@@ -51,7 +52,8 @@ class PythonEngine:
         except (RecursionError, MemoryError) as fault:
             raise P4Error(f"{program.file} nests deeper than Python allows ({fault}); split its blocks") from fault
         self.pipeline = Pipeline(program, lambda thing: self.module[self.name(layout, thing)], self.shared)
-        self.pipeline.direct_meters = [meter for meter in self.meters.values() if isinstance(meter, DirectMeter)]
+        self.pipeline.direct_meters = list(self.direct_meters.values())
+        self.meters |= self.direct_meters
 
     @property
     def code_name(self) -> str:
@@ -82,8 +84,8 @@ class PythonEngine:
             state = PythonTable(
                 table,
                 None if table.implementation is None else self.profiles[table.implementation.name],
-                None if table.counter is None else self.direct_counter(table.counter),
-                None if table.meter is None else self.direct_meter(table.meter),
+                None if table.counter is None else self.tallies[table.counter.name],
+                None if table.meter is None else self.direct_meters[table.meter.name],
                 self.shared.random.next,
             )
             self.tables[table.name] = self.module[layout.names.of(table)] = state
@@ -94,36 +96,18 @@ class PythonEngine:
         name = instance.name
         match instance.kind:
             case "register":
-                self.registers[name] = register = RegisterCells(instance)
-                return register
+                return self.registers.setdefault(name, RegisterCells(instance))
             case "counter":
-                self.tallies[name] = counter = Counter(instance, self.shared)
-                return counter
+                return self.tallies.setdefault(name, Counter(instance, self.shared))
             case "direct_counter":
-                self.tallies[name] = direct = DirectCounter()
-                return direct
+                return self.tallies.setdefault(name, Tally())
             case "meter":
-                self.meters[name] = meter = MeterArray(instance, self.shared)
-                return meter
+                return self.meters.setdefault(name, MeterArray(instance, self.shared))
             case "direct_meter":
-                self.meters[name] = direct_meter = DirectMeter(instance)
-                return direct_meter
+                return self.direct_meters.setdefault(name, DirectMeter(instance))
             case "action_profile" | "action_selector":
-                self.profiles[name] = profile = ActionProfile()
-                return profile
+                return self.profiles.setdefault(name, ActionProfile())
         return None
-
-    def direct_counter(self, instance: ir.ExternInstance) -> DirectCounter:
-        tally = self.tallies[instance.name]
-        if not isinstance(tally, DirectCounter):
-            raise P4Error(f"{instance.name} counts a table and isn't a direct_counter", instance.position)
-        return tally
-
-    def direct_meter(self, instance: ir.ExternInstance) -> DirectMeter:
-        meter = self.meters[instance.name]
-        if not isinstance(meter, DirectMeter):
-            raise P4Error(f"{instance.name} meters a table and isn't a direct_meter", instance.position)
-        return meter
 
     # ---- packets
 

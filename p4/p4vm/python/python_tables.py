@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from p4vm.algorithms import HASHES
+from p4vm.bit_arithmetic import wrap
 from p4vm.engine import ActionCall, GroupRef, MemberRef, TableEntry, entries_of
 from p4vm.ir import ir_nodes as ir
 from p4vm.ir.ir_nodes import is_signed, width_of
-from p4vm.python.python_cells import DirectCounter, DirectMeter
+from p4vm.python.python_cells import DirectMeter, Tally
 from p4vm.python.runtime import PacketBits, joined
 
 KeyParts = tuple[tuple[int, int | None], ...]
@@ -27,10 +28,7 @@ class Outcome:
 
 def fitting(value: int, kind: ir.Type) -> int:
     """value cut to the type."""
-    if is_signed(kind):
-        half = 1 << kind.width >> 1
-        return (value + half & (1 << kind.width) - 1) - half
-    return value & (1 << width_of(kind)) - 1
+    return wrap(value, kind if isinstance(kind, ir.Bits) else ir.Bits(width_of(kind)))
 
 
 class Matcher:
@@ -124,7 +122,7 @@ class PythonTable:
         self,
         table: ir.Table,
         profile: ActionProfile | None,
-        counter: DirectCounter | None,
+        counter: Tally | None,
         meter: DirectMeter | None,
         draw: Callable[[], int],
     ) -> None:
@@ -243,7 +241,7 @@ class PythonTable:
             if outcome is None:
                 return self.missed()
         if self.counter is not None:
-            self.counter.count(self.entries[at].handle, packet)
+            self.counter.add(self.entries[at].handle, packet)
         if self.meter is not None:
             self.meter.execute(self.entries[at].handle, packet)
         return outcome

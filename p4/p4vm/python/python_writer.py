@@ -232,13 +232,8 @@ class PythonWriter(CodeWriter):
         """(width, number) of a scalar."""
         return self.text(e) if isinstance(e.type, ir.Varbits) else f"({width_of(e.type)}, {self.text(e)})"
 
-    def values(self, scalars: list[ir.Expression]) -> str:
-        """Scalars as a list of numbers."""
-        texts = [f"{self.text(e)}[1]" if isinstance(e.type, ir.Varbits) else self.text(e) for e in scalars]
-        return f"[{', '.join(texts)}]"
-
-    def digest(self, s: ir.CallExtern) -> None:
-        self.line(f"packet.digest({self.text(s.arguments[0])}, {self.values(s.arguments[1:])})")
-
-    def log(self, s: ir.CallExtern) -> None:
-        self.line(f"packet.log({self.text(s.arguments[0])}, {self.values(s.arguments[1:])})")
+    def record(self, s: ir.CallExtern) -> None:
+        first, *scalars = s.arguments
+        values = [f"{self.text(e)}[1]" if isinstance(e.type, ir.Varbits) else self.text(e) for e in scalars]
+        name = "log" if s.name == "log_msg" else "digest"
+        self.line(f"packet.{name}({self.text(first)}, [{', '.join(values)}])")

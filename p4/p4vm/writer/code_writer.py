@@ -169,10 +169,8 @@ class CodeWriter(Lines):
         text = getattr(call_of(s), self.LANGUAGE)
         if text:
             self.line(text.format(*map(self.text, s.arguments), s=CallParts(self, s)))
-        elif s.name == "log_msg":
-            self.log(s)
         else:
-            self.digest(s)
+            self.record(s)
 
     # ---- what languages differ in
 
@@ -201,10 +199,8 @@ class CodeWriter(Lines):
     def invoke(self, s: ir.Invoke) -> None:
         raise NotImplementedError
 
-    def digest(self, s: ir.CallExtern) -> None:
-        raise NotImplementedError
-
-    def log(self, s: ir.CallExtern) -> None:
+    def record(self, s: ir.CallExtern) -> None:
+        """A line of the log or a digest: its text or receiver, and scalars."""
         raise NotImplementedError
 
 

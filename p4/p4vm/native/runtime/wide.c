@@ -48,20 +48,14 @@ void p4_wide_sub(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_
     cut(result, limbs, width);
 }
 
-void p4_wide_and(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_t limbs, uint32_t width) {
-    (void)width;
-    for (uint32_t i = 0; i < limbs; i++) result[i] = a[i] & b[i];
-}
-
-void p4_wide_or(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_t limbs, uint32_t width) {
-    (void)width;
-    for (uint32_t i = 0; i < limbs; i++) result[i] = a[i] | b[i];
-}
-
-void p4_wide_xor(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_t limbs, uint32_t width) {
-    (void)width;
-    for (uint32_t i = 0; i < limbs; i++) result[i] = a[i] ^ b[i];
-}
+#define BITWISE(name, operator)                                                                                        \
+    void p4_wide_##name(uint64_t *result, const uint64_t *a, const uint64_t *b, uint32_t limbs, uint32_t width) {      \
+        (void)width;                                                                                                   \
+        for (uint32_t i = 0; i < limbs; i++) result[i] = a[i] operator b[i];                                           \
+    }
+BITWISE(and, &)
+BITWISE(or, |)
+BITWISE(xor, ^)
 
 static void invert(uint64_t *result, const uint64_t *a, uint32_t limbs, uint32_t width) {
     for (uint32_t i = 0; i < limbs; i++) result[i] = ~a[i];
