@@ -13,7 +13,7 @@ from p4vm.node import nodes
 def pass_variables(routines: Sequence[ir.Routine], tables: Iterable[ir.Table]) -> None:
     """routines: callees before callers. A variable that an action writes is passed inout, any other in."""
     reach = Reach()
-    written = {routine: {path[0] for path in reach.routine(routine).writes} for routine in routines}
+    writes = {routine: {path[0] for path in reach.routine(routine).writes} for routine in routines}
     outer: dict[ir.Routine, list[ir.Variable]] = {}
     for routine in routines:
         local = {*(parameter.variable for parameter in routine.parameters), *routine.locals}
@@ -24,7 +24,7 @@ def pass_variables(routines: Sequence[ir.Routine], tables: Iterable[ir.Table]) -
         outer[routine] = [variable for variable in dict.fromkeys(used) if variable not in local]
         inner = {variable: ir.Variable(variable.name, variable.type, routine.name) for variable in outer[routine]}
         for variable, parameter in inner.items():
-            direction = "inout" if variable in written[routine] else "in"
+            direction = "inout" if variable in writes[routine] else "in"
             routine.parameters.append(ir.Parameter(parameter, direction))
         for node in code:
             if isinstance(node, ir.ReadVariable):
