@@ -1,13 +1,15 @@
 """What the packet engine in C does in small random worlds, a line for each, to compare builds of it.
 
 `python tests/native/engine_worlds.py 0 40`: seeds 0 to 39, of the switch, host methods and parameter servers, with
-values and without. The last line counts what links did to frames in all of them. Python's engine is not asked.
+values and without, hosts and programs in Python among them. The last line counts what links did to frames in all of
+them. The oracle is not asked.
 """
 
 import hashlib
 import random
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,12 @@ def calls_of(seed: int) -> tuple[str, dict[str, Any]]:
         config, method = hosts.world(source)
         if seed % 8 == 5:
             config, method = hosts.served(source, ("bsp", "backup")), "ps"
+        if seed % 8 == 3:  # hosts in Python: their bytes, their objects, what has left a link that can be paused
+            config, method = hosts.upon_python(source, config, ("ring", "mlt")[seed // 8 % 2])
         return method, hosts.told(config, method, seed, size_only=seed % 8 == 7)
+    if seed % 8 == 4:
+        changed = replace(switches.world(source), dataplane="reference")
+        return "switch", switches.told(changed, seed)
     return "switch", switches.told(switches.world(source), seed, SizeOnlyArray if seed % 8 == 6 else None)
 
 

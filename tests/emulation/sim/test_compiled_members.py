@@ -245,16 +245,22 @@ def test_worlds_of_many_links_whose_frames_are_fetched_ahead(delay_ns: int, numb
     assert found["again"] > 10
 
 
+def upon_python(source: random.Random, config: SimulationConfig, method: str) -> tuple[SimulationConfig, str]:
+    """The world where a method's hosts are in Python, and the method."""
+    config = replace(config, fabric=source.choice(FABRICS[:3]))
+    config = replace(config, link=replace(config.link, ecn_bytes=source.choice((None, 2_000)), drop_bytes=3_000))
+    if method in ("ring", "ps"):
+        config = replace(config, tcp=source.choice(("cubic", "bbr", "dcqcn", "roce")), fabric=FABRICS[0])
+    return config, method
+
+
 PYTHON_HOSTS = ("ring", "ps", *BOUNDED)
 
 
 @pytest.mark.parametrize("seed", range(len(PYTHON_HOSTS) * 3))
 def test_so_are_those_of_hosts_in_python(seed: int) -> None:
     """Members over TCP and RoCE, members with bounded loss; with pauses and without."""
-    source, method = random.Random(seed), PYTHON_HOSTS[seed % len(PYTHON_HOSTS)]
-    config = replace(world(source)[0], fabric=source.choice(FABRICS[:3]))
-    config = replace(config, link=replace(config.link, ecn_bytes=source.choice((None, 2_000)), drop_bytes=3_000))
-    if method in ("ring", "ps"):
-        config = replace(config, tcp=source.choice(("cubic", "bbr", "dcqcn", "roce")), fabric=FABRICS[0])
+    source = random.Random(seed)
+    config, method = upon_python(source, world(source)[0], PYTHON_HOSTS[seed % len(PYTHON_HOSTS)])
     found = told(config, method, seed)
     assert found == told(oracle(config), method, seed)
