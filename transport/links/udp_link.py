@@ -21,6 +21,7 @@ from functools import lru_cache
 import numpy as np
 
 from switchagg.errors import JobError
+from switchagg.native import headers
 from switchagg.priority import socket_priority_of, socket_priority_of_tos, tos_of
 from switchagg.wire import Bundle
 from transport.links.framing import DATAGRAM_BYTES_MAX
@@ -459,20 +460,8 @@ def takes_socket_priority() -> bool:
     return True
 
 
-UDP_COUNTERS = (
-    "sent_bundles",
-    "sent_datagrams",
-    "sent_bytes",
-    "received_bundles",
-    "received_datagrams",
-    "received_bytes",
-    "receive_overflow",
-    "receive_errors",
-    "send_errors",
-    "send_would_block",
-    "gso_fallbacks",
-)
-"""Counters of a link, in C and in Python; in the order of `enum sa_udp_counter`."""
+UDP_COUNTERS = headers.names("sa_udp_counter", "SA_UDP_")
+"""Counters of a link, in C and in Python."""
 
 
 def _bound_socket(bind: Address) -> socket.socket:

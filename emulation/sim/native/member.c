@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "emulation/sim/native/costs.h"
-#include "emulation/sim/native/credit_queue.h"
+#include "transport/native/hosts/credit_queue.h"
 #include "emulation/sim/native/frames.h"
 #include "emulation/sim/native/message.h"
 #include "emulation/sim/native/peers.h"
@@ -33,7 +33,7 @@ struct flow {
     struct sim_message *departing;
     uint32_t repeating_count;
     uint8_t has_uplink;
-    struct sim_credit_queue queue;
+    struct sa_credit_queue queue;
     struct sim_uplink uplink;
     struct sim_message **departing_end;
     struct outgoing **repeating; /* by key, ascending */
@@ -177,14 +177,14 @@ static void carry(struct sim_member *member, struct flow *flow, struct sim_messa
 }
 
 /* A message leaves its queue; once the host comes to it, it is carried. */
-static void take_out(struct sim_member *member, struct flow *flow, const struct sim_credit_waiting *entry) {
+static void take_out(struct sim_member *member, struct flow *flow, const struct sa_credit_waiting *entry) {
     bool is_made = member->group->facts.report;
     struct sim_message *message = is_made ? entry->item : message_of(member, entry->item, entry->node, entry->priority);
     if (!message) {
         member->sim->queue.lacking = 1;
         return;
     }
-    flow->queue.below_bytes += message->reliable.size_bytes;
+    flow->queue.below_bytes += (int64_t)message->reliable.size_bytes;
     if (!message->takes_ns)
         carry(member, flow, message);
     else
@@ -198,17 +198,17 @@ static struct flow *flow_of(struct sim_member *member, int32_t priority) {
 /* Moves messages from calls to queues, and from queues to connections. A party in Python has filled the queues. */
 static void feed(struct sim_member *member) {
     uint32_t flows = member->strict ? SIM_CLASSES : 1;
-    struct sim_credit_waiting entry = {0};
+    struct sa_credit_waiting entry = {0};
     struct sim_call *call;
     int64_t node;
     int64_t credit_bytes = member->group->facts.credit_bytes;
     int result = 0;
     while (!member->group->facts.report && (node = sim_party_next(&member->party, &call)) >= 0 && !result) {
-        entry = (struct sim_credit_waiting){.priority = call->priority, .node = (uint32_t)node, .item = call};
-        result = sim_credit_queue_push(&flow_of(member, entry.priority)->queue, entry);
+        entry = (struct sa_credit_waiting){.priority = call->priority, .node = (uint32_t)node, .item = call};
+        result = sa_credit_queue_push(&flow_of(member, entry.priority)->queue, entry);
     }
     for (uint32_t i = 0; i < flows; i++)
-        while (!member->processor.first && !result && sim_credit_queue_pop(&member->flows[i].queue, credit_bytes, &entry))
+        while (!member->processor.first && !result && sa_credit_queue_pop(&member->flows[i].queue, credit_bytes, &entry))
             take_out(member, &member->flows[i], &entry);
     stop(member, result);
 }
@@ -253,7 +253,7 @@ static void pump_again(void *object, struct sim_body *body, uint32_t sender, uin
 
 /* The last frame of a message is on the link. */
 static void left(struct sim_member *member, struct flow *flow, struct sim_message *message) {
-    flow->queue.below_bytes -= message->reliable.size_bytes;
+    flow->queue.below_bytes -= (int64_t)message->reliable.size_bytes;
     if (!message->call) {
         report(member, SIM_REPORT_SENT, message->address & SIM_NODE_MASK, message->number);
         if (member->group->failed.failure) return;
@@ -528,7 +528,7 @@ static void member_free(struct sim_node *node) {
         free(member->in.items[i]);
     }
     for (uint32_t i = 0; i < (member->strict ? SIM_CLASSES : 1); i++) {
-        struct sim_credit_queue *queue = &member->flows[i].queue;
+        struct sa_credit_queue *queue = &member->flows[i].queue;
         for (uint32_t j = 0; member->group->facts.report && j < queue->count; j++)
             sim_message_let_go(&member->group->messages, queue->heap[j].item);
         free(queue->heap);
@@ -574,8 +574,8 @@ int sa_sim_member_push(struct sim_member *member, uint64_t number, uint32_t to, 
     message->number = number;
     message->takes_ns = costs ? member->group->transfer_ns : 0;
     message->address = address_of(member, to, priority);
-    int result = sim_credit_queue_push(&flow_of(member, priority)->queue,
-                                       (struct sim_credit_waiting){.priority = priority, .item = message});
+    int result = sa_credit_queue_push(&flow_of(member, priority)->queue,
+                                       (struct sa_credit_waiting){.priority = priority, .item = message});
     if (result) sim_message_let_go(&member->group->messages, message);
     return result;
 }

@@ -36,7 +36,6 @@ typedef __s64 int64_t;
 #define SA_RESULT 1u
 #define SA_VERSION 2u
 #define SA_RETRANSMISSION 4u
-#define SA_FLAGS_ALL 7u
 
 /* The bits of the byte `rank`: the lower six are the rank. */
 #define SA_RANK_BITS 63u

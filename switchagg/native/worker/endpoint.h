@@ -50,7 +50,6 @@ struct sa_submission {
     uint32_t description[SA_WORDS];
 };
 
-/* The order is that of `ENDPOINT_COUNTERS` in library.py. */
 enum sa_endpoint_counter {
     SA_ENDPOINT_SENT,
     SA_ENDPOINT_RETRANSMITTED,

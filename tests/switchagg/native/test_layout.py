@@ -12,7 +12,6 @@ import pytest
 
 from switchagg.description import WORDS
 from switchagg.native import headers, libbpf
-from transport.links.udp_link import UDP_COUNTERS
 from transport.meshes.mesh import HEAD_BYTES_MAX
 from transport.rdma.verbs import QPState
 
@@ -20,7 +19,6 @@ INCLUDED = headers.sources(".h")
 AGREED = {
     "SA_WORDS": WORDS,
     "SA_HEAD_BYTES_MAX": HEAD_BYTES_MAX,
-    "SA_UDP_COUNTERS": len(UDP_COUNTERS),
     **{f"SA_QPS_{state.name}": state.value for state in QPState},
 }
 """What Python has of its own: it works without the core."""

@@ -73,7 +73,11 @@ SA_EXPORT void sa_mesh_free(struct sa_mesh *mesh) {
     sa_mesh_stop(mesh);
     for (uint32_t i = 0; i < mesh->connection_count; i++) sa_connection_free(mesh->connections[i]);
     for (uint32_t i = 0; i < mesh->running_count; i++) free(mesh->running[i]);
-    for (uint32_t i = 0; i < mesh->flows; i++) sa_outbox_free(&mesh->outboxes[i]);
+    for (uint32_t i = 0; i < mesh->flows; i++) {
+        struct sa_credit_queue *outbox = &mesh->outboxes[i];
+        while (outbox->count) free(outbox->heap[--outbox->count].item);
+        free(outbox->heap);
+    }
     sa_messages_free(mesh->messages.unused);
     sa_spares_free(&mesh->spares);
     if (mesh->poll >= 0) close(mesh->poll);
@@ -178,7 +182,8 @@ SA_EXPORT int sa_mesh_send(struct sa_mesh *mesh, const struct sa_mesh_outgoing *
         pass_on(mesh, message);
         return mesh->error;
     }
-    int result = sa_outbox_push(&mesh->outboxes[message->flow], message, outgoing->priority);
+    int result = sa_credit_queue_push(&mesh->outboxes[message->flow],
+                                      (struct sa_credit_waiting){.priority = outgoing->priority, .item = message});
     if (result) sa_messages_give(&mesh->messages, message);
     return result;
 }
@@ -194,9 +199,15 @@ static bool carry(struct sa_mesh *mesh, int64_t credit_bytes) {
     for (int round = 0; any && round < ROUNDS_MAX; round++) {
         sa_mesh_collect(mesh);
         any = false;
-        for (uint32_t flow = 0; flow < mesh->flows; flow++)
-            for (struct sa_message *message; (message = sa_outbox_pop(&mesh->outboxes[flow], credit_bytes)); any = true)
+        for (uint32_t flow = 0; flow < mesh->flows; flow++) {
+            struct sa_credit_queue *outbox = &mesh->outboxes[flow];
+            for (struct sa_credit_waiting first; sa_credit_queue_pop(outbox, credit_bytes, &first); any = true) {
+                struct sa_message *message = first.item;
+                message->is_credited = true;
+                outbox->below_bytes += (int64_t)message->size_bytes;
                 pass_on(mesh, message);
+            }
+        }
         flush(mesh);
         any |= mesh->changed.first != NULL;
     }

@@ -12,8 +12,9 @@
 #include <stdint.h>
 
 #include "transport/native/hosts/buffers.h"
+#include "transport/native/hosts/credit_queue.h"
 #include "transport/native/hosts/execution.h"
-#include "transport/native/hosts/outbox.h"
+#include "transport/native/hosts/messages.h"
 
 #define SA_CALL_BYTES 36u
 #define SA_FLOWS_MAX 8u
@@ -105,7 +106,7 @@ struct sa_mesh {
     struct sa_changed changed;
     struct sa_spares spares;
     struct sa_messages messages;
-    struct sa_outbox outboxes[SA_FLOWS_MAX];
+    struct sa_credit_queue outboxes[SA_FLOWS_MAX];
     struct sa_mesh_event *events, *reported;
     uint32_t event_count, event_room, taken_room;
 };

@@ -111,7 +111,8 @@ static int queue(struct sa_mesh *mesh, struct sa_mesh_execution *running, uint32
     memcpy(head, running->head, sizeof running->head);
     write32(head + SA_CALL_BYTES + 4, label->step);
     write32(head + SA_CALL_BYTES + 8, label->segment);
-    int result = sa_outbox_push(&mesh->outboxes[message->flow], message, running->priority);
+    int result = sa_credit_queue_push(&mesh->outboxes[message->flow],
+                                      (struct sa_credit_waiting){.priority = running->priority, .item = message});
     if (result) sa_messages_give(&mesh->messages, message);
     return result;
 }

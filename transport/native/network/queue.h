@@ -9,8 +9,14 @@
 
 /* The bytes of a datagram; a broadcast's packets to all ports share one. */
 struct sa_buffer {
-    struct sa_buffer *next; /* next buffer */ uint32_t references; uint32_t size; uint8_t bytes[]; }; struct sa_packet {
-                               struct sa_packet *next; /* in its class, or of the free ones */
+    struct sa_buffer *next;
+    uint32_t references;
+    uint32_t size;
+    uint8_t bytes[];
+};
+
+struct sa_packet {
+    struct sa_packet *next; /* in its class, or of the free ones */
     struct sa_buffer *buffer;
     uint32_t port;      /* the caller's */
     uint8_t direction;  /* the caller's */

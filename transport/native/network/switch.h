@@ -33,7 +33,6 @@ struct sa_switch_config {
     uint32_t datagram_bytes; /* the largest packet of a job */
 };
 
-/* The order is that of `SWITCH_COUNTERS` in transport/switch/native_switch_loop.py. */
 enum sa_switch_counter {
     SA_SWITCH_DROP_UNKNOWN_SENDER,
     SA_SWITCH_DROP_QUEUE_FULL, /* on the way down: the port's queue, or its outbox */

@@ -34,7 +34,6 @@ struct sa_udp_options {
     int64_t gso_retry_ns;      /* how long after a refusal GSO is tried again */
 };
 
-/* The order is that of `UDP_COUNTERS` in native_udp.py. */
 enum sa_udp_counter {
     SA_UDP_SENT_BUNDLES,
     SA_UDP_SENT_DATAGRAMS,

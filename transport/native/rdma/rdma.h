@@ -83,7 +83,6 @@ int sa_rdma_post_send(struct sa_rdma *rdma, uint32_t number, const struct sa_sen
 int sa_rdma_post_receive(struct sa_rdma *rdma, uint32_t number, const struct sa_receive_request *requests,
                          uint32_t count);
 
-/* The order is that of `COUNTERS` in transport/rdma/soft.py. */
 enum sa_rdma_counter {
     SA_RDMA_SENT_BUNDLES,
     SA_RDMA_SENT_PACKETS,

@@ -28,8 +28,7 @@ struct sa_uc_peer {
     uint32_t any_identification; /* real NICs: see sa_roce_check */
 };
 
-/* The order is that of `UC_COUNTERS` in transport/switch/rdma_switch.py. A packet is counted once among the first
-   fourteen, also if the data plane counts it by the outcome of its frame. */
+/* A packet is counted once among the first fourteen, also if the data plane counts it by the outcome of its frame. */
 enum sa_uc_counter {
     SA_UC_DROP_ROCE_SHORT, /* in the order of enum sa_roce_fault */
     SA_UC_DROP_ROCE_VERSION,

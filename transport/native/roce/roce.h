@@ -32,7 +32,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SA_ROCE_PORT 4791u
 #define SA_ROCE_PARTITION 0xffffu /* the default P_Key */
 #define SA_ROCE_BTH_BYTES 12u
 #define SA_ROCE_RETH_BYTES 16u

@@ -1,24 +1,23 @@
-#include "emulation/sim/native/credit_queue.h"
+#include "transport/native/hosts/credit_queue.h"
 
 #include <errno.h>
 #include <stdlib.h>
 
-#define URGENT INT32_MIN
 #define ROOM_FIRST 16u
 
-static bool goes_before(const struct sim_credit_waiting *entry, const struct sim_credit_waiting *other) {
+static bool goes_before(const struct sa_credit_waiting *entry, const struct sa_credit_waiting *other) {
     return entry->priority < other->priority || (entry->priority == other->priority && entry->sequence < other->sequence);
 }
 
-int sim_credit_queue_push(struct sim_credit_queue *queue, struct sim_credit_waiting entry) {
+int sa_credit_queue_push(struct sa_credit_queue *queue, struct sa_credit_waiting entry) {
     if (queue->count == queue->room) {
         uint32_t room = queue->room ? 2 * queue->room : ROOM_FIRST;
-        struct sim_credit_waiting *heap = realloc(queue->heap, room * sizeof *heap);
+        struct sa_credit_waiting *heap = realloc(queue->heap, room * sizeof *heap);
         if (!heap) return -ENOMEM;
         queue->heap = heap;
         queue->room = room;
     }
-    struct sim_credit_waiting *heap = queue->heap;
+    struct sa_credit_waiting *heap = queue->heap;
     uint32_t at = queue->count++;
     entry.sequence = queue->sequence++;
     for (; at && goes_before(&entry, &heap[(at - 1) / 2]); at = (at - 1) / 2) heap[at] = heap[(at - 1) / 2];
@@ -26,12 +25,12 @@ int sim_credit_queue_push(struct sim_credit_queue *queue, struct sim_credit_wait
     return 0;
 }
 
-bool sim_credit_queue_pop(struct sim_credit_queue *queue, int64_t credit_bytes, struct sim_credit_waiting *entry) {
-    struct sim_credit_waiting *heap = queue->heap;
+bool sa_credit_queue_pop(struct sa_credit_queue *queue, int64_t credit_bytes, struct sa_credit_waiting *entry) {
+    struct sa_credit_waiting *heap = queue->heap;
     if (!queue->count) return false;
-    if (credit_bytes >= 0 && queue->below_bytes >= (uint64_t)credit_bytes && heap->priority > URGENT) return false;
+    if (credit_bytes >= 0 && queue->below_bytes >= credit_bytes && heap->priority > SA_URGENT) return false;
     *entry = *heap;
-    struct sim_credit_waiting last = heap[--queue->count];
+    struct sa_credit_waiting last = heap[--queue->count];
     uint32_t at = 0;
     for (uint32_t below = 1; below < queue->count; below = 2 * at + 1) {
         if (below + 1 < queue->count && goes_before(&heap[below + 1], &heap[below])) below++;
