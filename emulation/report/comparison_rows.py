@@ -225,14 +225,14 @@ def _server_rows(summaries: list[dict[str, Any]]) -> list[Row]:
 
 def _call_path_rows(methods: list[dict[str, Any]]) -> list[Row]:
     """The path that PyTorch's calls took (switch, gloo, …); no row where no method counted its calls."""
-    if not any("ways" in entry for entry in methods):
+    if not any("call_paths" in entry for entry in methods):
         return []
-    return [("Calls of each rank, by path", [_call_paths(entry.get("ways", {})) for entry in methods])]
+    return [("Calls of each rank, by path", [_call_paths(entry.get("call_paths", {})) for entry in methods])]
 
 
-def _call_paths(ways: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[str, str]:
+def _call_paths(paths_by_kind: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[str, str]:
     calls_by_path: dict[str, list[tuple[str, int, int]]] = {}
-    for kind, by_path in sorted(ways.items()):
+    for kind, by_path in sorted(paths_by_kind.items()):
         for path, count in by_path.items():
             calls_by_path.setdefault(path, []).append((kind, count["calls"], count["bytes"]))
     shares = [f"{path} {wording.bytes_text(sum(size for *_, size in kinds))}" for path, kinds in calls_by_path.items()]

@@ -68,7 +68,7 @@ def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
 
 def aggregating(scenario: Scenario) -> set[str]:
     """The switches that sum, in any of the job's trees."""
-    return {name for way in scenario.network.ways("switch") for name in way.aggregators}
+    return {name for network in scenario.network.topologies("switch") for name in network.aggregators}
 
 
 def _rates(beside: Sequence[TopologyLink]) -> str:

@@ -246,7 +246,7 @@ def topology_text(built: dict[str, Any]) -> str:
     for entry in built["methods"]:
         most = busiest(entry["method"].method, scenario.network)
         limits.append(f"of {in_text(entry['method'])} {' to '.join(most.hop)}, {float(most.arrays):.2f}×")
-    links, ways = scenario.links("switch"), scenario.network.ways("switch")
+    links, topologies = scenario.links("switch"), scenario.network.topologies("switch")
     if racks := TOPOLOGIES[scenario.topology.kind].racks:
         fabric = scenario.topology.fabric
         sizes = workers_by_rack(fabric, hosts_of(fabric, scenario.topology.workers))
@@ -255,8 +255,8 @@ def topology_text(built: dict[str, Any]) -> str:
     if (spines := scenario.topology.spines) > 1:
         summary += f"; {spines} at the top, each with an equal part of the rate of up-links, where a host method's "
         summary += "flow takes one by a hash" if scenario.topology.paths == HASH else "frame takes any"
-        summary += f"; the switch sums over {len(ways)} tree{'s' * (len(ways) > 1)}"
-    aggregating = [name for name in links.switches if any(name in way.aggregators for way in ways)]
+        summary += f"; the switch sums over {len(topologies)} tree{'s' * (len(topologies) > 1)}"
+    aggregating = [name for name in links.switches if any(name in tree.aggregators for tree in topologies)]
     if racks or len(aggregating) > 1:
         summary += f". Switches that aggregate: {', '.join(aggregating)}"
         summary += "; the others forward" * (len(links.switches) > len(aggregating))

@@ -95,8 +95,8 @@ class MethodResult:
     wire_rx_bytes_per_server: list[int] = field(default_factory=list)  # … over the same iterations
     # Bytes of the arrays of each kind of collective in an iteration; empty: allreduces of the gradients
     collective_bytes: Mapping[Kind, int] = field(default_factory=dict)
-    # The routes of PyTorch's calls on rank 0, over the whole run: kind -> route -> "calls" and "bytes"; in Mininet
-    ways: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    # The paths of PyTorch's calls on rank 0, over the whole run: kind -> path -> "calls" and "bytes"; in Mininet
+    call_paths: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
     flows: list[dict[str, Any]] = field(default_factory=list)  # beside the job, and the links that they share with it
     shared_links: list[dict[str, Any]] = field(default_factory=list)
     tenants: dict[str, Any] = field(default_factory=dict)  # jobs of one network, and the load of its links
@@ -114,7 +114,7 @@ class MethodResult:
 
 
 _ONLY_IF_ANY = (
-    "collective_bytes", "ways", "flows", "shared_links", "tenants", "link_loads", "pauses",
+    "collective_bytes", "call_paths", "flows", "shared_links", "tenants", "link_loads", "pauses",
     "gradient_loss", "partial_sums", "blocks", "in_turn_with",
 )  # fmt: skip
 

@@ -63,7 +63,7 @@ class NetworkParameters:
         """The links that a method has."""
         return topology(self.fabric, self.workers, servers_of(method, self.servers), LinkSettings(self.rate_bps))
 
-    def ways(self, method: str) -> tuple[Topology, ...]:
+    def topologies(self, method: str) -> tuple[Topology, ...]:
         """The links, once for each top that carries an equal part of a method's bytes: for the switch its trees; for
         other methods all tops, as if flows spread perfectly, which a hash of each does not."""
         links, placement = self.links(method), self.fabric.placement
@@ -176,13 +176,13 @@ def elements_that_fit(mtu_bytes: int) -> int:
 def loads(method: str, network: NetworkParameters, kind: Kind = "allreduce") -> Mapping[Hop, Fraction]:
     """How often each direction of a link carries a long array in a call of this kind, exactly; of a graph, where no
     other way is as short."""
-    ways = network.ways(method)
-    shares = {hop: Fraction(0) for hop, _ in ways[0].hops}
-    for links in ways:
+    topologies = network.topologies(method)
+    shares = {hop: Fraction(0) for hop, _ in topologies[0].hops}
+    for links in topologies:
         for (sender, to), arrays in _pair_arrays(method, network, links, kind):
             hops = (next(iter(layer)) for layer in links.layers(sender, to) if len(layer) == 1)
             for hop in hops if links.graph else links.path(sender, to):
-                shares[hop] += arrays / len(ways)
+                shares[hop] += arrays / len(topologies)
     return shares
 
 

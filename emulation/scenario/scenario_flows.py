@@ -78,7 +78,7 @@ class FlowPath(NamedTuple):
     hops: tuple[Hop, ...]
 
 
-def flow_ways(flows: Sequence[FlowOptions], links: Topology, hosts: Sequence[str], members: int) -> list[FlowPath]:
+def flow_paths(flows: Sequence[FlowOptions], links: Topology, hosts: Sequence[str], members: int) -> list[FlowPath]:
     """The paths of all flows; an entry's flows are in the order of their numbers. hosts: by number, the first `members`
     are the job's.
 
@@ -106,20 +106,20 @@ class SharedHop(NamedTuple):
     same, once all have begun, at from_ns: the job and flows without end."""
 
     hop: Hop
-    ways: list[FlowPath]
+    paths: list[FlowPath]
     equals: tuple[str, ...]
     from_ns: int
 
 
 def shared_hops(
-    flows: Sequence[FlowOptions], ways: Sequence[FlowPath], of_job: set[Hop], job: str
+    flows: Sequence[FlowOptions], paths: Sequence[FlowPath], of_job: set[Hop], job: str
 ) -> Iterator[SharedHop]:
     """All of them, by name. of_job: as `job_hops` says; job: the job's name as a user."""
-    for hop in sorted(of_job.intersection(hop for way in ways for hop in way.hops)):
-        crossing = [way for way in ways if hop in way.hops]
-        endless = [way for way in crossing if flows[way.place].endless]
-        from_ns = max((flows[way.place].start_ns for way in endless), default=0)
-        yield SharedHop(hop, crossing, (job, *sorted(way.user for way in endless)), from_ns)
+    for hop in sorted(of_job.intersection(hop for path in paths for hop in path.hops)):
+        crossing = [path for path in paths if hop in path.hops]
+        endless = [path for path in crossing if flows[path.place].endless]
+        from_ns = max((flows[path.place].start_ns for path in endless), default=0)
+        yield SharedHop(hop, crossing, (job, *sorted(path.user for path in endless)), from_ns)
 
 
 def web_size_bytes(chance: float, most_bytes: int) -> int:

@@ -17,21 +17,21 @@ from transport.schedule.scheduler import Policy, Profile
 def predicted(scenario: Scenario, name: MethodName, policy: Policy, profile: Profile) -> Prediction:
     """An iteration in the steady state. profile: of a rank; its times are those of computing alone."""
     network, links = scenario.network, scenario.links(name.method)
-    ways = [links.path(worker, links.root) for worker in links.workers]
-    latency_ns = 4.0 * max(sum(links.settings(hop).delay_ns for hop in way) for way in ways)
+    paths = [links.path(worker, links.root) for worker in links.workers]
+    latency_ns = 4.0 * max(sum(links.settings(hop).delay_ns for hop in path) for path in paths)
     beta = 1e9 / algbw_bound(name, "float32", network)
     hosts = replace(network, push_then_pull=False)
     free = replace(hosts, transfer_ns=0, flow_bps=0)
     plain = parse("ring") if name.method == "auto" else replace(name, schedule="", codec="")
-    way = MessageCost(latency_ns / 2, 1.0, SEGMENT_BYTES)
+    message = MessageCost(latency_ns / 2, 1.0, SEGMENT_BYTES)
 
     def later_ns(size_bytes: int) -> float:
         """The hosts' addition to a call alone; where calls take turns, all time except its bytes', since nothing hides
         that time."""
-        needed, alone_ns = call_ns(plain, hosts, "allreduce", size_bytes, way)
+        needed, alone_ns = call_ns(plain, hosts, "allreduce", size_bytes, message)
         if network.calls_at_once:
             return max(0.0, alone_ns - needed.link_ns - latency_ns)
-        without, free_ns = call_ns(plain, free, "allreduce", size_bytes, way)
+        without, free_ns = call_ns(plain, free, "allreduce", size_bytes, message)
         return alone_ns - needed.link_ns - (free_ns - without.link_ns)
 
     call_needs = needs(plain, SEGMENT_BYTES + 1, 1.0, network)

@@ -49,7 +49,7 @@ def test_a_model_that_ranks_share_trains_through_the_switch(
     assert len(set(found.parameter_hash_per_rank)) == 1
     assert set(found.collective_bytes) == kinds
     assert [score.iteration for score in found.evaluations] == [3]
-    assert {way for kind in kinds for way in found.ways[kind]} == {"switch"}
+    assert {path for kind in kinds for path in found.call_paths[kind]} == {"switch"}
     assert found.certificate is not None
     assert found.certificate.measures["departures"] > 100
     numbers = summary(scenario, found)

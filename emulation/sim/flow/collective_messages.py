@@ -245,12 +245,12 @@ class IdleNetworkCall:
 
     def _depart(self, now_ns: float, member: int, message: ReadyMessage) -> None:
         network, how, to = self._network, self._how, message.to
-        way = network.way(self._members[member], self._members[to])
+        route = network.route(self._members[member], self._members[to])
         frames = how.frames(message.size_bytes)
         wire = message.size_bytes + frames * how.frame_bytes
         full = min(wire, how.segment_bytes + how.frame_bytes)  # of one frame
         first_ns = last_ns = now_ns  # when the first frame, and the last, are at the link's beginning
-        for place, link in enumerate(way.links):
+        for place, link in enumerate(route.links):
             cost, lanes = network.byte_ns[link], self._free_ns[link]
             free_ns = min(lanes)
             begin_ns = max(first_ns, free_ns)
@@ -264,15 +264,17 @@ class IdleNetworkCall:
                 left_ns = max(now_ns, end_ns - how.credit_bytes(1 / cost) * cost)
                 if message.node >= 0:
                     self._at(left_ns, _LEFT, member, detail=message.node)
-            pause_ns = way.pauses_ns[place]
+            pause_ns = route.pauses_ns[place]
             first_ns, last_ns = begin_ns + full * cost + pause_ns, end_ns + pause_ns
-        window, trip_ns = how.window_bytes(member, to), way.trip_ns(full)
-        if way.links and window / trip_ns < 1 / network.byte_ns[way.links[0]]:
+        window, trip_ns = how.window_bytes(member, to), route.trip_ns(full)
+        if route.links and window / trip_ns < 1 / network.byte_ns[route.links[0]]:
             slow_ns = now_ns + message.size_bytes * trip_ns / window
-            last_ns = max(last_ns, slow_ns + way.trip_ns(full) / 2)
+            last_ns = max(last_ns, slow_ns + route.trip_ns(full) / 2)
             self._window_ns[member, to] = slow_ns
         if how.costs.flow_bps:
-            last_ns = max(last_ns, now_ns + (wire - full) * how.flow_byte_ns + sum(way.pauses_ns) + full * way.byte_ns)
+            last_ns = max(
+                last_ns, now_ns + (wire - full) * how.flow_byte_ns + sum(route.pauses_ns) + full * route.byte_ns
+            )
             opens_ns = max(self._window_ns.get((member, to), 0.0), now_ns + wire * how.flow_byte_ns)
             self._window_ns[member, to] = opens_ns
         self._at(last_ns, _ARRIVED, to, member, (message, frames))
@@ -283,8 +285,8 @@ class IdleNetworkCall:
         """Acknowledgements go past what waits: the last one now, those before it while the message came."""
         how, network = self._how, self._network
         count = -(-frames // how.ack_every)
-        way = network.way(self._members[member], self._members[to])
-        for place, link in enumerate(way.links):
+        route = network.route(self._members[member], self._members[to])
+        for place, link in enumerate(route.links):
             cost = network.byte_ns[link]
             self._busy_ns[link] += count * how.ack_bytes * cost
             lanes = self._free_ns[link]
@@ -292,6 +294,6 @@ class IdleNetworkCall:
                 self._ahead[link] += count * how.ack_bytes
             elif not place and len(lanes) == 1:  # later links are free until it comes
                 lanes[0] = now_ns + how.ack_bytes * cost
-            now_ns += how.ack_bytes * cost + way.pauses_ns[place]
+            now_ns += how.ack_bytes * cost + route.pauses_ns[place]
         self._sent_bytes[member] += count * how.ack_bytes
         self._received_bytes[to] += count * how.ack_bytes

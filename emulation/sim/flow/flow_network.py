@@ -76,7 +76,7 @@ class FlowNetwork:
         self.byte_ns: list[float] = [8e9 / rate for rate in rates]
         self.delays_ns = delays
         self._switches = frozenset(topology.switches)
-        self._ways: dict[Hop, FlowRoute] = {}
+        self._routes: dict[Hop, FlowRoute] = {}
         self.hosts = {host: number for number, host in enumerate(topology.members)} if hosts_work else {}
         self._kinds: NDArray[np.int64] = np.zeros(self.links + len(self.hosts), np.int64)  # the class of each link
         self._examples = np.zeros(1, np.int64)  # a link of each class
@@ -87,16 +87,16 @@ class FlowNetwork:
         self._turn = 0
         self._stale = False
 
-    def way(self, sender: str, to: str) -> FlowRoute:
+    def route(self, sender: str, to: str) -> FlowRoute:
         """From a node to another."""
-        if (route := self._ways.get((sender, to))) is None:
+        if (route := self._routes.get((sender, to))) is None:
             hops = [(sender, to)] if (sender, to) in self.number else self.topology.path(sender, to)
             links = tuple(self.number[hop] for hop in hops)
             pauses = [self.delays_ns[link] + self.latency_ns for link in links]
             if links and to not in self._switches:
                 pauses[-1] -= self.latency_ns
             route = FlowRoute(links, tuple(pauses), sum(self.byte_ns[link] for link in links))
-            self._ways[sender, to] = route
+            self._routes[sender, to] = route
         return route
 
     def path(self, sender: str, to: str, _ends: object = None) -> list[Hop]:

@@ -39,13 +39,13 @@ class MessageCost:
 
 
 def call_ns(
-    name: MethodName, network: NetworkParameters, kind: Kind, size_bytes: float, way: MessageCost
+    name: MethodName, network: NetworkParameters, kind: Kind, size_bytes: float, message: MessageCost
 ) -> tuple[Needs, float]:
     """The needs of a call of size_bytes per rank, and its time alone."""
     built = network.links(name.method)
     routed = name.is_switch and len(built.aggregators) > 1
     carried_kind: Kind = "allreduce" if routed or kind == "barrier" else kind
-    wire_bytes, o_ns = size_bytes / way.share, network.transfer_ns
+    wire_bytes, o_ns = size_bytes / message.share, network.transfer_ns
     hops = loads(name.method, network, carried_kind).items()
     links_ns = max(wire_bytes * float(arrays) * 8e9 / built.settings(hop).rate_bps for hop, arrays in hops)
     of_flows = (wire_bytes * float(load.arrays) * 8e9 / load.rate_bps for load in connections(name.method, network))
@@ -54,13 +54,13 @@ def call_ns(
     collective = COLLECTIVES.get(name.method)
     if kind == "allreduce" and collective is not None and collective.costs is not None:
         slower = busy_ns / links_ns if links_ns else 1.0
-        link = LinkCost((way.alpha_ns + 2 * o_ns) / 1e9, 8 / network.rate_bps / way.share * slower)
+        link = LinkCost((message.alpha_ns + 2 * o_ns) / 1e9, 8 / network.rate_bps / message.share * slower)
         group = network.fabric.group(network.workers) if name.method in GROUPED else 0
-        alone_ns = predict(name.method, network.workers, size_bytes, link, group, way.message_bytes) * 1e9
+        alone_ns = predict(name.method, network.workers, size_bytes, link, group, message.message_bytes) * 1e9
     else:
         messages = 1 if name.is_switch else 2 if name.method == "ps" else network.workers - 1
-        alone_ns = busy_ns + messages * (way.alpha_ns + 2 * o_ns)
-    alone_ns = max(alone_ns, busy_ns, needed.host_ns + way.alpha_ns if needed.host_ns else 0.0)
+        alone_ns = busy_ns + messages * (message.alpha_ns + 2 * o_ns)
+    alone_ns = max(alone_ns, busy_ns, needed.host_ns + message.alpha_ns if needed.host_ns else 0.0)
     return needed, alone_ns + max(0.0, needed.push_ns + needed.answer_ns - needed.link_ns)
 
 
@@ -83,8 +83,8 @@ def formula_shape(
         **vars(config.costs),
     )
     built = network.links(name.method)
-    ways = [built.path(member, built.root) for member in built.members]
-    alpha_ns = 2 * max(sum(config.link.delay_ns + config.switch_latency_ns for _ in way) for way in ways)
+    paths = [built.path(member, built.root) for member in built.members]
+    alpha_ns = 2 * max(sum(config.link.delay_ns + config.switch_latency_ns for _ in path) for path in paths)
     elements = elements_of(name, config.elements, network.mtu_bytes)
     share = float(payload_share(name, elements, network.mtu_bytes))
     if name.is_switch:

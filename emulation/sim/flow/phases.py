@@ -89,11 +89,11 @@ class Chains:
 
     def __init__(self, network: FlowNetwork, members: tuple[str, ...]) -> None:
         self._network = network
-        ways = [network.topology.path(member, network.topology.top) for member in members]
+        paths = [network.topology.path(member, network.topology.top) for member in members]
         names = {node: number for number, node in enumerate(network.topology.nodes)}
-        self.up = np.array([[network.number[hop] for hop in way] for way in ways])
-        self.down = np.array([[network.number[hop[::-1]] for hop in way] for way in ways])
-        self._above = np.array([[names[above] for _, above in way] for way in ways])
+        self.up = np.array([[network.number[hop] for hop in path] for path in paths])
+        self.down = np.array([[network.number[hop[::-1]] for hop in path] for path in paths])
+        self._above = np.array([[names[above] for _, above in path] for path in paths])
 
     def links(self, to: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The paths from each member to `to`: (pairs, links), a row for each link on a path; and how many levels a path

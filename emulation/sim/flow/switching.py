@@ -29,7 +29,7 @@ class Tree:
         trips: dict[str, tuple[float, float]] = {tree.root: (0.0, 0.0)}  # by switch: of a byte to the root and back; ns
         for parent, children in sorted(tree.children.items(), key=lambda entry: len(tree.path(entry[0], tree.root))):
             for child in children:
-                up, down = network.way(child, parent), network.way(parent, child)
+                up, down = network.route(child, parent), network.route(parent, child)
                 of_byte, rest = trips[parent]
                 rest += sum(up.pauses_ns) + sum(down.pauses_ns)
                 trips[child] = (of_byte + up.byte_ns + down.byte_ns, rest)

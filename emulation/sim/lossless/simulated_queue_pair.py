@@ -37,9 +37,9 @@ def rdma_bytes_of(segment_bytes: int) -> int:
 class SimulatedQueuePair:
     """From one host to another: `write` what to send, `open` it. `arrived` takes what reaches either of them.
 
-    links: those that leave the sender's and the receiver's host. nodes, ways: see `traffic.connection.TcpConnection`.
-    control: of RDMA_CONTROLS. config: of DCQCN, None: the paper's. ended: called when all is acknowledged.
-    `library.CoreMissing` if DCQCN is to be without the compiled core.
+    links: those that leave the sender's and the receiver's host. nodes, destinations: see
+    `traffic.connection.TcpConnection`. control: of RDMA_CONTROLS. config: of DCQCN, None: the paper's. ended: called
+    when all is acknowledged. `library.CoreMissing` if DCQCN is to be without the compiled core.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SimulatedQueuePair:
         flow: int,
         links: tuple[SimulatedLink, SimulatedLink],
         nodes: tuple[int, int],
-        ways: tuple[int, int],
+        destinations: tuple[int, int],
         config: Any | None = None,
         control: str = RDMA_CONTROLS[0],
         payload_bytes: int = PAYLOAD_BYTES,
@@ -63,7 +63,7 @@ class SimulatedQueuePair:
         self.ended: Callable[[], None] | None = None
         self._forward, self._backward = links
         self._network = self._forward.network
-        self._nodes, self._ways = nodes, ways
+        self._nodes, self._destinations = nodes, destinations
         self._rate: ReactionPoint | None = None
         if control == RDMA_CONTROLS[0]:
             self._rate = ReactionPoint(config or default_config(self._forward.config.rate_bps), self._network.now_ns)
@@ -150,7 +150,7 @@ class SimulatedQueuePair:
         self._back(packet)
 
     def _back(self, frame: TransportSegment) -> None:
-        self._backward.send(frame, frame.wire_bytes, self._network.now_ns, self._nodes[1], self._ways[1])
+        self._backward.send(frame, frame.wire_bytes, self._network.now_ns, self._nodes[1], self._destinations[1])
 
     def _ring(self) -> None:
         now_ns = self._network.now_ns
@@ -160,7 +160,7 @@ class SimulatedQueuePair:
 
     def _put(self, packet: DcqcnPacket) -> None:
         """A data packet enters the host's queue."""
-        self._queue.send(packet, packet.wire_bytes, self._nodes[0], self._ways[0] | ECT)
+        self._queue.send(packet, packet.wire_bytes, self._nodes[0], self._destinations[0] | ECT)
 
     def _pump(self) -> None:
         now_ns, rate, queue = self._network.now_ns, self._rate, self._queue

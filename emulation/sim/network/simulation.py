@@ -199,9 +199,9 @@ class SimulationConfig(JobTerms):
         """Without queues, of frames of MTU 1500: there and back between hosts as far from the root as any."""
         built = self.built()
         to, times = (built.members[0], 2) if built.graph else (built.root, 4)
-        ways = [list(map(built.settings, built.path(host, to))) for host in built.members]
-        one_way_ns = max(sum(link.delay_ns + 1514 * 8_000_000_000 // link.rate_bps for link in way) for way in ways)
-        switches = times // 2 * max(map(len, ways)) - 1
+        paths = [list(map(built.settings, built.path(host, to))) for host in built.members]
+        one_way_ns = max(sum(link.delay_ns + 1514 * 8_000_000_000 // link.rate_bps for link in path) for path in paths)
+        switches = times // 2 * max(map(len, paths)) - 1
         return times * one_way_ns + 2 * switches * self.switch_latency_ns
 
 
@@ -289,12 +289,12 @@ class Simulation(ABC):
     def _connections(self, flows: Iterable[tuple[int, int]]) -> Connections:
         """Connections for flows, which may all send at once: pairs of members. Any other pair's are as the smallest."""
         topology = self.topology
-        ways = {
+        paths = {
             (sender, to): {hop: part for hop, part in self._crossed(sender, to).items() if hop[0] in topology.switches}
             for sender, to in flows
         }
         crossing: dict[Hop, int | Fraction] = {}
-        for parts in ways.values():
+        for parts in paths.values():
             for hop, part in parts.items():
                 crossing[hop] = crossing.get(hop, 0) + part
         uplinks = ((host, topology.neighbours[host][0]) for host in topology.members)
@@ -309,7 +309,7 @@ class Simulation(ABC):
             }
         budgets = {
             pair: self.config.connection(min(int(share[hop] / part) for hop, part in parts.items()))
-            for pair, parts in ways.items()
+            for pair, parts in paths.items()
         }
         if budgets:
             self.reliable = min(budgets.values(), key=lambda connection: connection.window_bytes)
@@ -320,8 +320,8 @@ class Simulation(ABC):
         ends = self.topology.members[sender], self.topology.members[to]
         if self.topology.graph and self.config.fabric.paths == SPRAY:
             return {hop: part for layer in self.topology.layers(*ends) for hop, part in layer.items()}
-        way = self.shared.path(*ends, (self.first + sender, self.first + to))
-        return dict.fromkeys(way, 1)
+        path = self.shared.path(*ends, (self.first + sender, self.first + to))
+        return dict.fromkeys(path, 1)
 
     def _attach(self, member: int, receive: Action) -> None:
         """receive(frame, sender, to): what a member's host does with frames for it."""

@@ -75,8 +75,8 @@ class BackgroundTraffic:
             connection = SimulatedQueuePair(flow, links, ends, ends[::-1], control=name, payload_bytes=self._rdma_bytes)
         else:
             sender = TcpSender(flow, control(name, f"{self._seed} flow {flow}"), ecn=bool(options.ecn))
-            ways = ends[1] | network.tcp_bits, ends[0] | network.tcp_bits
-            connection = TcpConnection(sender, TcpReceiver(flow), links, ends, ways)
+            destinations = ends[1] | network.tcp_bits, ends[0] | network.tcp_bits
+            connection = TcpConnection(sender, TcpReceiver(flow), links, ends, destinations)
         if ended is not None:
             connection.ended = lambda: ended(connection)
         self._everything.add(connection)

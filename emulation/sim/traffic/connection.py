@@ -18,9 +18,9 @@ SYN_BYTES = 8  # more options than a data segment has
 class TcpConnection:
     """From one host to another: `open` it; `arrived` takes what reaches either of them.
 
-    forward, backward: the links that leave the sender's and the receiver's host; ways: the `to` of frames for the
-    receiver and for the sender (see `addressed`). The sender keeps about a millisecond of its own in its host's queue,
-    as TCP small queues do. ended: called when all that was written is acknowledged.
+    forward, backward: the links that leave the sender's and the receiver's host; destinations: the `to` of frames
+    for the receiver and for the sender (see `addressed`). The sender keeps about a millisecond of its own in its
+    host's queue, as TCP small queues do. ended: called when all that was written is acknowledged.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class TcpConnection:
         receiver: TcpReceiver,
         links: tuple[SimulatedLink, SimulatedLink],
         nodes: tuple[int, int],
-        ways: tuple[int, int],
+        destinations: tuple[int, int],
     ) -> None:
         self.flow = sender.flow
         self.sender = sender
@@ -41,7 +41,7 @@ class TcpConnection:
         self._forward, self._backward = links
         self._network = self._forward.network
         self._nodes = nodes
-        self._ways = ways
+        self._destinations = destinations
         self._open = False
         self._alarm = Alarm(self._network, self._ring)
         self._queue = HostQueue(self._forward, TransportSegment(0, 0, sender.payload_bytes).wire_bytes, self._alarm)
@@ -114,14 +114,14 @@ class TcpConnection:
 
     def _send(self, segment: TransportSegment) -> None:
         """Only new data may be marked (RFC 3168)."""
-        to = self._ways[0]
+        to = self._destinations[0]
         if self.sender.ecn and segment.number >= 0 and not segment.again:
             to |= ECT
         self._queue.send(segment, segment.wire_bytes, self._nodes[0], to)
 
     def _send_back(self, ack: TransportSegment | None) -> None:
         if ack is not None:
-            self._backward.send(ack, ack.wire_bytes, self._network.now_ns, self._nodes[1], self._ways[1])
+            self._backward.send(ack, ack.wire_bytes, self._network.now_ns, self._nodes[1], self._destinations[1])
 
     def _pump(self) -> None:
         now_ns, queue, sender = self._network.now_ns, self._queue, self.sender

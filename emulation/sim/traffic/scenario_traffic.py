@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from emulation.results.shares import times
-from emulation.scenario.scenario_flows import flow_ways, job_hops, places, shared_hops
+from emulation.scenario.scenario_flows import flow_paths, job_hops, places, shared_hops
 from emulation.scenario.scenario_tables import FlowOptions
 from emulation.sim.lossless.simulated_queue_pair import rdma_bytes_of
 from emulation.sim.network.simulated_link import Origin
@@ -46,10 +46,10 @@ class ScenarioTraffic:
         """The link directions that both the flows' data and the job cross."""
         job, links, topology = self._job, self.network.links, self.network.topology
         flows, members = [entry.options for entry in self.traffic.entries], job.topology.members
-        ways = flow_ways(flows, topology, job.topology.hosts, len(members))
+        paths = flow_paths(flows, topology, job.topology.hosts, len(members))
         return [
             SharedLink("-".join(hop), links[hop], equals, self._user_of, from_ns, len(topology.tops) > 1)
-            for hop, _, equals, from_ns in shared_hops(flows, ways, job_hops(topology, members), job.config.user)
+            for hop, _, equals, from_ns in shared_hops(flows, paths, job_hops(topology, members), job.config.user)
         ]
 
     def _user_of(self, origin: Origin) -> str:

@@ -106,17 +106,17 @@ class SimulatedTcpMesh:
         """From a member's address to another's, whose priority class is in the upper bits: see `addressed`."""
         flow, kind = len(self.connections), to >> CLASS_SHIFT << CLASS_SHIFT
         links = self.uplinks[sender - self.first], self.uplinks[(to & NODE_MASK) - self.first]
-        nodes, ways = (sender, to & NODE_MASK), (to, sender | kind)
+        nodes, destinations = (sender, to & NODE_MASK), (to, sender | kind)
         if self.name in RDMA_CONTROLS:
             pair = MessagePair(
-                flow, links, nodes, ways, control=self.name, payload_bytes=rdma_bytes_of(self.segment_bytes)
+                flow, links, nodes, destinations, control=self.name, payload_bytes=rdma_bytes_of(self.segment_bytes)
             )
             self.connections.append(pair)
             return pair
         marks = links[0].config.ecn_bytes is not None
         half = TcpSender(flow, control(self.name, f"{self.seed} member {flow}"), ecn=marks)
         half.payload_bytes = self.segment_bytes
-        connection = MessageConnection(half, TcpReceiver(flow, merges=self.every), links, nodes, ways)
+        connection = MessageConnection(half, TcpReceiver(flow, merges=self.every), links, nodes, destinations)
         self.connections.append(connection)
         return connection
 
@@ -127,12 +127,12 @@ class TcpMeshHost(MessageHost):
     def __init__(self, mesh: SimulatedTcpMesh, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
         self._mesh = mesh
-        self._ways: dict[int, MessageConnection | MessagePair] = {}
+        self._connections: dict[int, MessageConnection | MessagePair] = {}
         self._departed: deque[tuple[ClassFlow, int, int]] = deque()  # messages on the link: flow, bytes, ticket
 
     @property
     def retransmissions(self) -> int:
-        return sum(way.counters["retransmitted"] for way in self._ways.values())
+        return sum(connection.counters["retransmitted"] for connection in self._connections.values())
 
     def pump(self) -> None:
         """Send what the party has, as far as credit goes; continues automatically."""
@@ -155,12 +155,12 @@ class TcpMeshHost(MessageHost):
         self._on_receive(sender - self._first, connection.messages())
 
     def _carry(self, flow: ClassFlow, to: int, message: OutgoingMessage) -> None:
-        way = self._ways.get(to)
-        if way is None:
-            way = self._ways[to] = self._mesh.connect(self._address, to)
+        connection = self._connections.get(to)
+        if connection is None:
+            connection = self._connections[to] = self._mesh.connect(self._address, to)
         size_bytes = len(message.head) + len(message.data)
         left = partial(self._note, flow, size_bytes, message.ticket)
-        way.submit(len(message.head), b"".join((message.head, message.data)), left)
+        connection.submit(len(message.head), b"".join((message.head, message.data)), left)
 
     def _note(self, flow: ClassFlow, size_bytes: int, ticket: int) -> None:
         self._departed.append((flow, size_bytes, ticket))

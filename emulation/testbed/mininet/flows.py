@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from emulation.results.shares import JOB, LOOK_NS, percentile, shared_link, times
 from emulation.scenario.scenario import Scenario
-from emulation.scenario.scenario_flows import Arrivals, FlowPlace, SharedHop, flow_ways, job_hops, places, shared_hops
+from emulation.scenario.scenario_flows import Arrivals, FlowPlace, SharedHop, flow_paths, job_hops, places, shared_hops
 from emulation.scenario.scenario_tables import FlowOptions
 from emulation.sim.traffic.segments import HEADERS_BYTES
 from emulation.testbed import children
@@ -69,8 +69,8 @@ class RunningFlows:
                 end = msgspec.structs.replace(end, source=index, congestion=control, ecn=bool(options.ecn))
                 flows.senders.append(self._spawn(place.sources[index], f"flows from {source.name}", end))
         links, hosts = network.spec.links, [host.name for host in network.hosts]
-        ways = flow_ways(scenario.flows, links, hosts, members)
-        shared = shared_hops(scenario.flows, ways, job_hops(links, hosts[:members]), JOB)
+        paths = flow_paths(scenario.flows, links, hosts, members)
+        shared = shared_hops(scenario.flows, paths, job_hops(links, hosts[:members]), JOB)
         self._shared = {network.interface(link.hop): link for link in shared}
 
     def __enter__(self) -> RunningFlows:
@@ -151,11 +151,11 @@ class RunningFlows:
         headers = HEADERS_BYTES - ETHERNET_BYTES
         payload = self._network.spec.mtu_bytes - headers
         users: dict[str, npt.NDArray[np.float64]] = {}
-        for way in shared.ways:
-            counted = self._flows[way.place].looks
+        for path in shared.paths:
+            counted = self._flows[path.place].looks
             assert counted is not None, "they end before that"
-            had = np.interp(grid_ns, counted[:, 0], counted[:, 1 + way.number])
-            users[way.user] = users.get(way.user, 0.0) + had * (payload + HEADERS_BYTES) / payload
+            had = np.interp(grid_ns, counted[:, 0], counted[:, 1 + path.number])
+            users[path.user] = users.get(path.user, 0.0) + had * (payload + HEADERS_BYTES) / payload
         link = np.interp(grid_ns, at_ns, sent_bytes)
         job = link - link[0] - sum(users.values())
         users = {JOB: np.maximum.accumulate(np.maximum(job, 0.0)), **users}

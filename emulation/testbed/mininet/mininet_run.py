@@ -425,7 +425,7 @@ def _result(
         parameters=finals[0].parameters,
         gradient_bytes=finals[0].gradient_bytes,
         collective_bytes=finals[0].collective_bytes,
-        ways=finals[0].ways,
+        call_paths=finals[0].call_paths,
         wire_tx_bytes_per_rank=observed.traffic.up_bytes[: len(members)],
         wire_rx_bytes_per_rank=observed.traffic.down_bytes[: len(members)],
         wire_tx_bytes_per_server=observed.traffic.up_bytes[len(members) : hosts],

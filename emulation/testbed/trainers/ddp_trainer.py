@@ -191,7 +191,7 @@ class Trainer:
                 retransmissions=self._counters().get("retransmitted", 0),
                 counters=self._counters(),
                 collective_bytes=self._collective_bytes(),
-                ways=self._ways(),
+                call_paths=self._call_paths(),
                 core=self._core(),
                 facts=self._facts(),
                 notes=notes,
@@ -378,7 +378,7 @@ class Trainer:
         counters: dict[str, int] = {} if self.name.method == "gloo" else switch_group().reducer.counters()
         return counters
 
-    def _ways(self) -> dict[str, dict[str, dict[str, int]]]:
+    def _call_paths(self) -> dict[str, dict[str, dict[str, int]]]:
         """See `TrainingFinished`. There are none where the process group is Gloo's own, as beside parameter servers."""
         traffic = getattr(switch_group(), "traffic", None)
         return {} if traffic is None else dict(traffic.counts())

@@ -164,7 +164,7 @@ class TrainingFinished(ChildReport, tag="finished"):
     # Bytes of the arrays of each kind in an iteration; it is empty if only gradients are summed
     collective_bytes: dict[Kind, int] = msgspec.field(default_factory=dict)
     # The process group's calls over the whole run have kind -> path -> "calls" and "bytes"
-    ways: dict[str, dict[str, dict[str, int]]] = msgspec.field(default_factory=dict)
+    call_paths: dict[str, dict[str, dict[str, int]]] = msgspec.field(default_factory=dict)
 
 
 class TrainingFailed(CommandFailed, tag="failed"):

@@ -195,11 +195,13 @@ def test_table_has_the_promised_rows_and_the_bound_beside() -> None:
 
 
 def test_what_pytorch_s_calls_took_has_a_row_where_it_was_counted() -> None:
-    ways = {
+    call_paths = {
         "all_gather": {"switch": {"calls": 12, "bytes": 86_000_000}},
         "broadcast": {"gloo": {"calls": 1, "bytes": 8}, "switch": {"calls": 2, "bytes": 16}},
     }
-    built = document(SCENARIO, "sim", [result("ring", 150_000_000), result("switch", 100_000_000, ways=ways)])
+    built = document(
+        SCENARIO, "sim", [result("ring", 150_000_000), result("switch", 100_000_000, call_paths=call_paths)]
+    )
     assert dict(table_rows(built))["Calls of each rank, by path"] == [
         ("–", ""),  # noqa: RUF001
         ("switch 86.0 MB, gloo 8 B", "switch: 12 all_gather, 2 broadcast; gloo: 1 broadcast"),

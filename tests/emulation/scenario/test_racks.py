@@ -148,7 +148,7 @@ def test_several_spines_have_a_stream_and_a_tree_each_and_a_report_that_says_so(
     given = parse(SPINES + 'paths = "hash"\n', "r.toml")
     assert (given.switch.trees, given.switch.streams, given.switch.split_calls) == (0, 3, 1)
     assert from_canonical(canonical(given)).topology == given.topology
-    assert [way.root for way in given.network.ways("switch")] == ["spine1", "spine2", "spine3"]
+    assert [tree.root for tree in given.network.topologies("switch")] == ["spine1", "spine2", "spine3"]
     built = {"scenario": given, "methods": [{"method": parse_method(name)} for name in ("ring", "switch")]}
     words = topology_text(built)
     assert "3 at the top, each with an equal part" in words
