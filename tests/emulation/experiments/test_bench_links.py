@@ -135,7 +135,7 @@ def test_methods_are_named_with_their_links() -> None:
     ]
     assert {method.name for method in rivals} == {"ring:cubic", "ring:bbr", "ps@tcp:cubic", "ps@tcp:bbr"}
     assert [method.carrier for method in found] == ["zeromq", "tcp", "tcp", "zeromq", "zeromq", "tcp", "tcp", "rdma"]
-    assert (found[0].core, found[-1].core) == ("python", "native")
+    assert (found[0].core, found[-1].core) == ("native", "native")
     assert bench_methods.parse("ring@tcp:bbr", "native", ["best"])[0] == [
         bench_methods.BenchMethod(parse("ring"), "bbr")
     ]
@@ -160,8 +160,8 @@ def test_impossible_methods_are_refused(words: str, error: str) -> None:
 def test_every_method_has_its_own_style_and_label() -> None:
     words = ",".join(f"{method}@{link}" for method in METHODS for link in links_of(method)) + ",gloo"
     names = [method.name for method in bench_methods.parse(words, "native", ["cubic"])[0]]
-    looks = [tuple(sorted(bench_figures._look(name).items(), key=str)) for name in names]
-    assert len(set(map(str, looks))) == len({bench_figures._label(name) for name in names}) == len(names)
+    looks = [tuple(sorted(bench_figures.look_of(name).items(), key=str)) for name in names]
+    assert len(set(map(str, looks))) == len({bench_figures.label_of(name) for name in names}) == len(names)
 
 
 def test_an_unknown_candidate_is_refused() -> None:

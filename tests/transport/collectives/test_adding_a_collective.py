@@ -31,7 +31,7 @@ assert predict("toy", 3, 10.0, LinkCost(1.0, 0.0)) == 2
 assert "toy" in SIMULATIONS
 assert "toy" in collective_times.ALGORITHMS
 assert [method.name for method in bench_methods.parse("toy:cubic", "auto", ["cubic"])[0]] == ["toy:cubic"]
-assert bench_figures._look("toy:cubic")["color"] == "#123456"
+assert bench_figures.look_of("toy:cubic")["color"] == "#123456"
 
 Path("toy.toml").write_text(
     'name = "toy"\\ntitle = "A toy"\\n[methods]\\nsim = ["ring", "toy+p3", "toy"]\\n[topology]\\nworkers = 3\\n'

@@ -248,7 +248,7 @@ def test_the_environment_chooses_the_provider(monkeypatch: pytest.MonkeyPatch) -
 def test_the_doctor_names_the_devices_or_what_is_missing(
     nic: fake_pyverbs.Nic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    probe = doctor.PROBES["RDMA hardware"]
+    _, probe = doctor.PROBES["RDMA hardware"]
     assert (probe().ok, probe().detail) == (True, "mlx5_0, mlx5_1")
     nic.devices.clear()
     assert (probe().ok, probe().remedy) == (False, hardware.NO_DEVICE)
