@@ -159,8 +159,11 @@ class Session:
         """Ends the page's background jobs; then, by their numbers, those that are left, which are returned."""
         self.run('for job in $(jobs -p); do kill -- -"$job"; done; wait', Path(os.devnull), ENDS_S)
         deadline = time.monotonic() + 1
-        while (left := processes(self.token)) and time.monotonic() < deadline:
+        left, empty_looks = processes(self.token), 0
+        while empty_looks < 2 and time.monotonic() < deadline:  # a process that begins a program shows no environment
             time.sleep(0.05)
+            left = processes(self.token)
+            empty_looks = 0 if left else empty_looks + 1
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -277,7 +280,7 @@ def folder_for(place: Place) -> Iterator[Path]:
 
 
 @functools.cache
-def kept_by_nobody() -> Path:
+def cache_of_nobody() -> Path:
     """A folder for the caches of the user without rights; it goes with this process."""
     folder = Path(tempfile.mkdtemp(prefix="switchagg-cache-"))
     os.chown(folder, NOBODY, NOBODY)
@@ -292,7 +295,7 @@ def environment(folder: Path, place: Place) -> dict[str, str]:
     if not place.checkout:
         kept.pop("PYTHONPATH", None)
     home = folder.parent / "home"
-    cache = kept_by_nobody() if place.plain else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = cache_of_nobody() if place.plain else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     path = f"{folder.parent / 'shims'}:{place.programs / 'bin'}:{os.environ['PATH']}"
     own = {"PATH": path, "HOME": str(home), "XDG_CACHE_HOME": str(cache), "COLUMNS": "120", "LANG": "C.UTF-8"}
     return kept | run | own
