@@ -17,7 +17,7 @@ from tests.native.core_sources import CORE, ROOT, planted, source, sources
 
 # SA_NO_CLONES: the loader chooses among clones before the sanitizers are ready.
 FLAGS = ["-std=gnu11", "-O1", "-g", "-DSA_NO_CLONES", "-fsanitize=address,undefined,float-cast-overflow"]
-SEEDS = 6
+SEEDS = 12
 WORLDS = 80
 
 

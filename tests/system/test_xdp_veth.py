@@ -76,8 +76,8 @@ def log_until(process: "subprocess.Popen[str]", words: str) -> str:
 
 @pytest.mark.parametrize(
     ("mtu", "elements", "gro"),
-    [(1500, 360, True), (1500, 360, False), (9000, 2200, True)],
-    ids=["mtu1500-gro", "mtu1500-no-gro", "jumbo-gro"],
+    [(1500, 360, True), (1500, 360, False), (9000, 2200, True), (9000, 2200, False)],
+    ids=["mtu1500-gro", "mtu1500-no-gro", "jumbo-gro", "jumbo-no-gro"],
 )
 def test_sums_on_a_bridge(mtu: int, elements: int, gro: bool) -> None:
     """P5: results also pass the receivers' checksums, whichever form they were sent in."""
