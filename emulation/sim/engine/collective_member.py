@@ -2,14 +2,14 @@
 
 import ctypes
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulation.sim.engine import engine_library
 from emulation.sim.engine.links import SimulatedLink
-from emulation.sim.engine.member_group import CANCELED, MemberGroup
+from emulation.sim.engine.member_group import CANCELED, MemberCounters, MemberGroup
 from switchagg.errors import AggregationFailed
 from switchagg.native import headers
 from switchagg.native.headers import SA_COMBINE_ELSEWHERE, SIM_CALL_BYTES
@@ -24,7 +24,7 @@ from transport.collectives.programs import CompiledProgram
 _CallFacts = headers.struct("sim_call_facts")
 
 
-class CollectiveMember(CollectiveParty):
+class CollectiveMember(MemberCounters, CollectiveParty):
     """A member's calls, and the host that carries their messages: as a CollectiveParty on a `MeshHost`.
 
     at: its group, its uplink, and a notice, called when calls have ended or failed. NumPy combines,
@@ -153,13 +153,3 @@ class CollectiveMember(CollectiveParty):
     def pump(self) -> None:
         """As of a MeshHost: send what calls have."""
         self._library.sa_sim_member_pump(self._handle)
-
-    @property
-    def retransmissions(self) -> int:
-        """Frames sent again."""
-        return cast(int, self._library.sa_sim_member_retransmissions(self._handle))
-
-    @property
-    def drop_checksum(self) -> int:
-        """Damaged frames."""
-        return cast(int, self._library.sa_sim_member_drop_checksum(self._handle))

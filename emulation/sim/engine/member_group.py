@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from emulation.sim.engine import engine_library
 from emulation.sim.engine.packet_clock import PacketClock
@@ -22,6 +22,23 @@ _ReliableConfig = headers.struct("sa_reliable_config")
 
 Connections = Callable[[int, int], ReliableConfig]
 """The configuration of the connection from a member to another."""
+
+
+class MemberCounters:
+    """The counters of the member in C that `_handle` is."""
+
+    _library: Any
+    _handle: int
+
+    @property
+    def retransmissions(self) -> int:
+        """Frames sent again."""
+        return cast(int, self._library.sa_sim_member_retransmissions(self._handle))
+
+    @property
+    def drop_checksum(self) -> int:
+        """Damaged frames."""
+        return cast(int, self._library.sa_sim_member_drop_checksum(self._handle))
 
 
 class MemberGroup:

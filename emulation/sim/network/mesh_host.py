@@ -3,11 +3,11 @@
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from emulation.sim.engine import engine_library
 from emulation.sim.engine.links import SimulatedLink
-from emulation.sim.engine.member_group import Connections, MemberGroup
+from emulation.sim.engine.member_group import Connections, MemberCounters, MemberGroup
 from emulation.sim.engine.packet_clock import PacketClock
 from emulation.sim.host_costs import HostCosts
 from switchagg.errors import AggregationFailed
@@ -59,7 +59,7 @@ class PartyGroup(MemberGroup):
         return -1 if deadline_ns is None else deadline_ns
 
 
-class MeshHost:
+class MeshHost(MemberCounters):
     """A member of a host method. After any input of the party `notice` is called, to take its events: it may give the
     party new calls.
 
@@ -132,13 +132,3 @@ class MeshHost:
     def receive(self, _frame: object, _sender: int, _to: int) -> None:
         """The method is never called: frames stay in C."""
         raise AssertionError("a frame from C")
-
-    @property
-    def retransmissions(self) -> int:
-        """Frames sent again."""
-        return cast(int, self._library.sa_sim_member_retransmissions(self._handle))
-
-    @property
-    def drop_checksum(self) -> int:
-        """Damaged frames."""
-        return cast(int, self._library.sa_sim_member_drop_checksum(self._handle))
