@@ -14,6 +14,15 @@ MAX_CHILDREN = 64
 MAX_PARTIAL = MAX_CHILDREN - 1
 """Most workers of a job with partial sums: bit n of what a switch has seen says that a chunk is finalised (Q1)."""
 
+MAX_VERIFIED = 2048
+"""Most workers of a job with verified sums: so many limbs of a tag add up to less than 2**32 (V4)."""
+
+TAG_ELEMENTS = 3
+"""Last elements of a data chunk whose sum is verified: its tag (V4)."""
+
+TAG_SHARE = 50
+"""Where nobody asks, sums are verified if a tag takes no more than this part of a packet: 2 %."""
+
 MAX_ELEMENTS = 16_000
 """Largest E: 64,020 bytes in one UDP datagram (at most 65,507)."""
 
@@ -69,6 +78,9 @@ class PacketTerms:
     congestion: str = choice(
         FRIENDLY, CONGESTION, "How windows follow marks (ecn_bytes): fair beside TCP, or as DCTCP's"
     )
+    verify: str = choice(
+        "auto", ("auto", "on", "off"), "Every rank verifies sums by tags (V1); auto: where E is 150 or more"
+    )
     backups: int = integer(0, 0, MAX_PARTIAL - 1, "workers", "A sum doesn't wait for the last so many")
     close_after_ns: int = integer(0, 0, 10**12, "ns", "A sum waits so long at most; 0: for all but the backups")
 
@@ -76,6 +88,16 @@ class PacketTerms:
     def partial(self) -> bool:
         """Whether a sum may lack some workers' values (Q1)."""
         return self.backups > 0 or self.close_after_ns > 0
+
+    @property
+    def tag_elements(self) -> int:
+        """Elements of a data chunk of op SUM that are its tag (V4); "auto" that nobody has resolved means no tags."""
+        return TAG_ELEMENTS if self.verify == "on" else 0
+
+
+def verifies_by_default(elements: int, workers: int) -> bool:
+    """Whether "auto" verifies sums of so many elements per packet and workers (V1)."""
+    return workers <= MAX_VERIFIED and elements >= TAG_SHARE * TAG_ELEMENTS
 
 
 @dataclass(frozen=True)
@@ -118,8 +140,12 @@ class JobConfig(PacketTerms):
                 raise ValueError(f"{name} {value}: {low} to {high}")
         if self.partial and not 2 <= self.workers <= MAX_PARTIAL:
             raise ValueError(f"partial sums of {self.workers} workers: 2 to {MAX_PARTIAL}")
-        if self.partial and self.elements <= self.presence:
-            raise ValueError(f"partial sums need more than {self.presence} elements, not {self.elements}")
+        reserved = self.tag_elements + self.presence * self.partial
+        if self.elements <= reserved:
+            sums = "partial" if not self.tag_elements else "verified partial" if self.partial else "verified"
+            raise ValueError(f"{sums} sums need more than {reserved} elements, not {self.elements}")
+        if self.tag_elements and self.workers > MAX_VERIFIED:
+            raise ValueError(f"verified sums of {self.workers} workers: 1 to {MAX_VERIFIED}; verify=off goes without")
         if fault := fault_of(self):
             raise ValueError(fault)
         end = -1
@@ -132,6 +158,11 @@ class JobConfig(PacketTerms):
     def presence(self) -> int:
         """Elements of a partial sum that say whose values are in it (Q6)."""
         return -(-self.workers // 32)
+
+    @property
+    def room(self) -> int:
+        """Elements of a data chunk of op SUM that aren't its tag (V4)."""
+        return self.elements - self.tag_elements
 
     def place(self, stream: int, chunk: int) -> tuple[int, int]:
         """(slot, version) of a chunk: it follows from what all workers share, never from priority (rule W2).

@@ -21,6 +21,7 @@ from switchagg.job import (
     JobConfig,
     PacketTerms,
     StreamConfig,
+    verifies_by_default,
 )
 from switchagg.option_syntax.option_fields import choice, derived, fault_of, integer, shared_fields
 from switchagg.priority import BEST_EFFORT, MOST_URGENT, class_of
@@ -131,11 +132,14 @@ class JobTerms(PacketTerms):
             return sum(self.windows)
         return (self.window_slots or WINDOW_SLOTS) * self.stream_count
 
-    def resolved(self, elements: int) -> Self:
-        """With numbers in place of defaults. elements: of the link, where the terms name none."""
+    def resolved(self, elements: int, workers: int = 0) -> Self:
+        """With numbers in place of defaults. elements: of the link, where the terms name none. workers: of the job; 0:
+        nobody says, and sums are verified only where the terms say so."""
+        verified = workers and verifies_by_default(self.elements or elements, workers)
         return replace(
             self,
             elements=self.elements or elements,
+            verify=("on" if verified else "off") if self.verify == "auto" else self.verify,
             streams=self.stream_count,
             window_slots=self.windows,
             priorities=self.classes,

@@ -66,7 +66,7 @@ class PartialEndpoint(Endpoint):
         self._closing: deque[tuple[int, Window, int]] = deque()  # (when to ask, window, chunk)
         self._close_requests: set[tuple[int, int]] = set()  # (stream, chunk): to be finalised
         self._now_ns = 0
-        self._presence = job.elements - job.presence + self.wire_rank // 32, self.wire_rank % 32
+        self._presence = job.room - job.presence + self.wire_rank // 32, self.wire_rank % 32
 
     def _submit_chunks(self, window: Window, call: Call) -> None:
         if isinstance(call, PartialCall):

@@ -22,7 +22,7 @@ import numpy as np
 from switchagg.calls.chunked_call import ArrayCall, ChunkedCall, row_of
 from switchagg.calls.partial_call import PartialCall
 from switchagg.calls.small_call import WIDE, SmallCall, small_rows
-from switchagg.codecs import FIXED_POINT, PLAIN, RAW, Array, CallShape, Codec, Codes, Coding, codec_for
+from switchagg.codecs import FIXED_POINT, PLAIN, RAW, SPLIT, Array, CallShape, Codec, Codes, Coding, codec_for
 from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.codec import lost
 from switchagg.codecs.limbs import LIMBS
@@ -33,15 +33,19 @@ from switchagg.layout import EVERYONE, Layout, Rows, Shares
 from switchagg.wire import Op, Route
 
 
-def share_of_chunks(dtype: "np.dtype[Any]", elements: int, codec: Codec = FIXED_POINT) -> float:
+def share_of_chunks(
+    dtype: "np.dtype[Any]", elements: int, codec: Codec = FIXED_POINT, tag_elements: int = 0, workers: int = 1
+) -> float:
     """Bytes of a long array per byte of the chunks that carry it, scale chunks included (W3, W4).
 
     1 for int32, E/(E+1) for float32 in fixed point. codec: what was asked for; a type that it doesn't take travels as
-    it would without it.
+    it would without it. tag_elements, workers: of the job (V3, V4).
     """
     used = codec_for(dtype, codec)
     assert used is not None
-    _, width = row_of(dtype, elements, used)
+    if used is PLAIN and dtype.itemsize == 4 and tag_elements:
+        used = SPLIT.for_workers(workers)
+    _, width = row_of(dtype, elements - tag_elements, used)
     return width * dtype.itemsize / (4 * elements) * (elements / (elements + used.rounds))
 
 
@@ -74,8 +78,9 @@ def array_call(
     if shares.route is Route.FROM_OWNER:
         return ArrayCall(array.view(np.uint8), Op.SUM, RAW, shares._replace(unit=shares.unit * array.itemsize))
     mean = op == "avg" and job.partial and array.dtype.kind == "f" and shares.route is Route.ALL
-    room = job.elements - job.presence if job.partial else job.elements
-    call = ArrayCall(array, *_way(array.dtype, "sum" if mean else op, room, job.workers, codec), shares, mean=mean)
+    room, verified = job.room - job.presence * job.partial, job.tag_elements > 0
+    way = _way(array.dtype, "sum" if mean else op, room, job.workers, codec, verified)
+    call = ArrayCall(array, *way, shares, mean=mean)
     if job.partial and shares.route is Route.TO_OWNER and call.codec.rounds:  # Q8
         raise ValueError(
             f"sums of {array.dtype} to one rank: with partial sums their scale may lack a rank's; sum to all"
@@ -93,26 +98,40 @@ def _check_residual(call: ArrayCall, residual: Array) -> None:
         raise ValueError("a residual must be float32, contiguous and as long as the array")
 
 
+def room_of(call: ArrayCall, job: JobConfig) -> int:
+    """Elements of a data chunk that carry a call's words: behind them stand presence (Q6) and a sum's tag (V4)."""
+    if call.op is Op.MAX:
+        return job.elements
+    presence = job.presence if job.partial and call.shares.route is Route.ALL else 0
+    return job.room - presence
+
+
 @lru_cache(maxsize=64)
-def _way(dtype: "np.dtype[Any]", op: str, elements: int, workers: int, codec: Codec) -> tuple[Op, Codec]:
+def _way(
+    dtype: "np.dtype[Any]", op: str, elements: int, workers: int, codec: Codec, verified: bool
+) -> tuple[Op, Codec]:
     """The operation on values of this type, and their codec. Raises ValueError."""
     used = codec_for(dtype, codec)
     if op not in ("sum", "max") or used is None or (op == "max" and dtype != np.int32):
         raise ValueError(f"op {op} of {dtype}: the switch does sum of float32, float64, int32, int64; max of int32")
     if op == "max":
         used = PLAIN
+    elif used is PLAIN and verified and dtype.itemsize == 4:
+        used = SPLIT  # sums that wrap can't be verified (V3)
     used = used.for_workers(workers)
     if used.word(dtype).itemsize == 8 and workers > LIMB_WORKERS:
         raise ValueError(f"sums of {dtype} are exact for at most {LIMB_WORKERS} workers, not {workers}")
-    if row_of(dtype, elements, used)[0] < 1:
-        raise ValueError(f"{dtype} needs at least {LIMBS} elements per packet, not {elements}")
+    if row_of(dtype, elements, used)[1] < 1:
+        least = LIMBS if used.word(dtype).itemsize == 8 else 2
+        raise ValueError(f"{dtype} needs at least {least} elements per packet, not {elements}")
     return Op.SUM if op == "sum" else Op.MAX, used
 
 
 def split(call: ArrayCall, job: JobConfig, streams: Sequence[int]) -> dict[int, Shares]:
     """The parts of a call that is split over these streams, by stream; empty if it is one call (W11)."""
     array, shares = call.array, call.shares
-    width = row_of(array.dtype, job.elements, call.codec)[1]
+    room = room_of(call, job)
+    width = row_of(array.dtype, room, call.codec)[1]
     layout = Layout(shares, array.size, width, job.workers, 0)
     windows = [job.streams[stream].window_slots for stream in streams]
     if len(streams) < 2 or job.partial or layout.chunks <= min(windows):
@@ -120,7 +139,7 @@ def split(call: ArrayCall, job: JobConfig, streams: Sequence[int]) -> dict[int, 
     ends = [layout.rows * upto // sum(windows) for upto in accumulate(windows, initial=0)]
     for first, end in pairwise(ends):  # a small part's bits would be others
         if first == end or small_rows(
-            array[first * width : end * width], call.op, call.codec, shares, job.elements, job.workers
+            array[first * width : end * width], call.op, call.codec, shares, room, job.workers
         ):
             return {}
     return {stream: shares._replace(rows=rows) for stream, rows in zip(streams, pairwise(ends), strict=True)}
@@ -128,12 +147,13 @@ def split(call: ArrayCall, job: JobConfig, streams: Sequence[int]) -> dict[int, 
 
 def chunked_call(call: ArrayCall, job: JobConfig) -> ChunkedCall | SmallCall:
     """The call as its chunks."""
+    room = room_of(call, job)
     if job.partial:
-        return PartialCall(call, job)
-    rows = small_rows(call.array, call.op, call.codec, call.shares, job.elements, job.workers)
+        return PartialCall(call, job, room)
+    rows = small_rows(call.array, call.op, call.codec, call.shares, room, job.workers)
     if rows and call.residual is None:
-        return SmallCall(call, rows, job.elements, job.workers)
-    return ChunkedCall(call, job.elements, job.workers)
+        return SmallCall(call, rows, room, job)
+    return ChunkedCall(call, job.elements, job.workers, room)
 
 
 def description_call(words: Words | None, rank: int, job: JobConfig, codes: Sequence[int] | Codes = ()) -> ChunkedCall:

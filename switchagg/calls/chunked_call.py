@@ -68,15 +68,14 @@ class ArrayCall:
 
 
 class ChunkedCall:
-    """The `Call` of a collective on an array. reserved_elements: of a data chunk,
-    without values (Q6)."""
+    """The `Call` of a collective on an array. room: elements of a data chunk that carry its words; None: all."""
 
     undecided = False
 
-    def __init__(self, call: ArrayCall, elements: int, workers: int, reserved_elements: int = 0) -> None:
+    def __init__(self, call: ArrayCall, elements: int, workers: int, room: int | None = None) -> None:
         self.array, self.op, self.codec, self.shares = call.array, call.op, call.codec, call.shares
         self.submitted, self.key, self.residual = call, call.key, call.residual
-        self._elements, self._workers, self._room = elements, workers, elements - reserved_elements
+        self._elements, self._workers, self._room = elements, workers, elements if room is None else room
         self._limbs = self.codec.word(self.array.dtype).itemsize == 8
         self.begin(0, RUN_MAX * 4 * workers)
 
@@ -154,6 +153,8 @@ class ChunkedCall:
         words = self._encoded(data)
         if self.shares.route is Route.FROM_OWNER and not self._route:
             words[[k for k, chunk in enumerate(data) if self._layout.owner(chunk) != self._rank]] = 0
+        if self._room < self._elements:
+            words = np.pad(words, ((0, 0), (0, self._elements - self._room)))
         return words
 
     def _encoded(self, data: list[int]) -> Values:
@@ -173,6 +174,7 @@ class ChunkedCall:
             if not received:
                 return
             data, values = [data[k] for k in received], values[received]
+        values = np.ascontiguousarray(values[:, : self._room])
         if self._route is Route.TO_OWNER:
             combine = np.maximum if self.op is Op.MAX else np.add
             values = combine(values, self._encoded(data))
@@ -204,4 +206,4 @@ def _layout(data_chunks: int, elements: int, rounds: int) -> tuple[Sequence[int]
 def row_of(dtype: "np.dtype[Any]", elements: int, codec: Codec) -> tuple[int, int]:
     """(words, values) of what E elements carry: words of 64 bits take three elements each (F6)."""
     words = elements if codec.word(dtype).itemsize == 4 else elements // LIMBS
-    return words, words * codec.values_per_word(dtype)
+    return words, codec.row_values(dtype, words)

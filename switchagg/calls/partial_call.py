@@ -19,13 +19,15 @@ from switchagg.wire import Op, Route, Values
 
 
 class PartialCall(ChunkedCall):
-    """presence: of each data chunk a bitmap of the ranks in its result, once that is there; of sums with route ALL.
+    """room: elements of a data chunk that carry its words. presence: of each data chunk a bitmap of the ranks in its
+    result, once that is there; of sums with route ALL.
     count(ranks, chunks): is told how many of these chunks hold so many ranks."""
 
-    def __init__(self, call: ArrayCall, job: JobConfig) -> None:
+    def __init__(self, call: ArrayCall, job: JobConfig, room: int) -> None:
         self._partly = call.op is Op.SUM and call.shares.route is Route.ALL
         self.count: Callable[[int, int], None] = lambda ranks, chunks: None
-        super().__init__(call, job.elements, job.workers, job.presence if self._partly else 0)
+        self._presence_elements = job.presence
+        super().__init__(call, job.elements, job.workers, room)
 
     def begin(self, rank: int, window: int) -> None:
         super().begin(rank, window)
@@ -65,7 +67,7 @@ class PartialCall(ChunkedCall):
         if not self._partly:
             super()._take(data, values)
             return
-        present = values[:, self._room :].view(np.uint32).astype(np.uint64)
+        present = values[:, self._room : self._room + self._presence_elements].view(np.uint32).astype(np.uint64)
         bitmaps = present[:, 0] | (present[:, 1] << np.uint64(32) if present.shape[1] > 1 else np.uint64(0))
         self.presence[data] = bitmaps
         self._give_back([row for row, ranks in zip(data, bitmaps.tolist(), strict=True) if not ranks >> self._rank & 1])

@@ -16,6 +16,7 @@ from switchagg.codecs.codec import GREATEST_CODE, LEAST_CODE, Array, CallShape, 
 from switchagg.codecs.fixed_point import FixedPoint
 from switchagg.codecs.wide_fixed_point import WideFixedPoint, from_words, to_words
 from switchagg.description import WORDS
+from switchagg.job import JobConfig
 from switchagg.layout import Shares
 from switchagg.wire import Op, Values, kind_of
 
@@ -28,15 +29,15 @@ ROWS_MAX = 8
 WIDE = WideFixedPoint()
 
 
-def small_rows(array: Array, op: Op, codec: Codec, shares: Shares, elements: int, workers: int) -> int:
-    """R, if the call of this array is small; else 0."""
-    width = elements // 2
+def small_rows(array: Array, op: Op, codec: Codec, shares: Shares, room: int, workers: int) -> int:
+    """R, if the call of this array is small; else 0. room: elements of a data chunk that carry words."""
+    width = room // 2
     if array.dtype != np.float32 or op is not Op.SUM or type(codec) is not FixedPoint or shares.route:
         return 0
     if workers > WORKERS_MOST or not 0 < len(array) <= ROWS_MAX * width:
         return 0
     rows = -(-len(array) // width)
-    return rows if 3 * rows + WORDS * workers <= elements else 0
+    return rows if 3 * rows + WORDS * workers <= room else 0
 
 
 class Predictions:
@@ -67,14 +68,15 @@ class Predictions:
 class SmallCall:
     """The `Call` of so few values: the data after its head."""
 
-    def __init__(self, call: ArrayCall, rows: int, elements: int, workers: int) -> None:
+    def __init__(self, call: ArrayCall, rows: int, room: int, job: JobConfig) -> None:
         self.submitted, self.array = call, call.array
-        self._rows, self._elements, self._workers = rows, elements, workers
+        self._rows, self._room, self._width = rows, room, room // 2
+        self._elements, self._workers = job.elements, job.workers
         self.begin(0, 0)
 
     def begin(self, rank: int, window: int) -> None:
         """See `Call`."""
-        shape = CallShape(self.array.dtype, self._rows, self._elements // 2, self._workers)
+        shape = CallShape(self.array.dtype, self._rows, self._width, self._workers)
         self._predicted, self._agreed = WIDE.begin(shape), WIDE.begin(shape)
         self._held: dict[int, Values] = {}  # results that came before the head's
         self._again: Array | None = None  # the values, if they go again: then the array fills with sums
@@ -132,12 +134,12 @@ class SmallCall:
         """(k, width) copy, the call's last row padded with zeros."""
         if self._again is not None:
             return self._again[rows]
-        padded = np.zeros((self._rows, self._elements // 2), self.array.dtype)
+        padded = np.zeros((self._rows, self._width), self.array.dtype)
         padded.reshape(-1)[: len(self.array)] = self.array
         return padded[rows]
 
     def _store(self, row: int, sums: Values) -> None:
-        width = self._elements // 2
-        values = self._agreed.decode(from_words(sums[np.newaxis], self._workers), [row])[0]
+        width, words = self._width, sums[np.newaxis, : self._room]
+        values = self._agreed.decode(from_words(words, self._workers), [row])[0]
         target = self.array[row * width : (row + 1) * width]
         target[:] = values[: len(target)]

@@ -18,7 +18,7 @@ from switchagg.codecs.gathered.gtopk import GlobalTopK
 from switchagg.codecs.gathered.threshold import Drop, Threshold
 from switchagg.codecs.gathered.topk import TopK
 from switchagg.codecs.lanes import WIDTHS, Lanes
-from switchagg.codecs.plain import Plain
+from switchagg.codecs.plain import Narrow, Plain
 from switchagg.codecs.quantised.families import FAMILIES, Bf16, ByWorkers, Fp16
 from switchagg.codecs.raw import Raw
 from switchagg.codecs.rotated.released import ThcReleased
@@ -29,11 +29,14 @@ from switchagg.codecs.sparse.nonzero import NonZero
 from switchagg.codecs.sparse.powersgd import PowerSgd
 from switchagg.codecs.sparse.randomk import RandomK
 from switchagg.codecs.sparse.sketch import Sketch
+from switchagg.codecs.split import Split
 from switchagg.option_syntax import choices
 
 FIXED_POINT = FixedPoint()
 PLAIN = Plain()
 RAW = Raw()
+NARROW = Narrow()
+SPLIT = Split()
 
 CODECS: dict[str, Codec] = {
     variant.name: variant
@@ -95,8 +98,10 @@ __all__ = [
     "ARRAY_CODECS",
     "CODECS",
     "FIXED_POINT",
+    "NARROW",
     "PLAIN",
     "RAW",
+    "SPLIT",
     "Array",
     "ArrayCodec",
     "CallShape",

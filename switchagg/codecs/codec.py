@@ -74,6 +74,7 @@ class Codec(ABC):
     a server do. rounds: of agreement before the values, 0 or 1. dtypes: arrays it takes; others travel as they would
     without it. lossy: error feedback has something to do. feeds_back: it can: what words lack is what sums lack.
     needs_feedback: without it, training doesn't converge. variants: one of which stands for it, by the workers.
+    signed_words: sums of its words of 32 bits, read as signed numbers, never wrap; else, read without a sign (V3).
     """
 
     name: str
@@ -81,6 +82,7 @@ class Codec(ABC):
     lossy = False
     feeds_back = True
     needs_feedback = False
+    signed_words = False
     rounds: int
     dtypes: "tuple[np.dtype[Any], ...]"
     variants: "tuple[Codec, ...]" = ()
@@ -92,6 +94,10 @@ class Codec(ABC):
     def values_per_word(self, dtype: "np.dtype[Any]") -> int:
         """How many values a word carries."""
         return 1
+
+    def row_values(self, dtype: "np.dtype[Any]", words: int) -> int:
+        """How many values a row of so many words carries."""
+        return words * self.values_per_word(dtype)
 
     def bits(self, dtype: "np.dtype[Any]") -> float:
         """Bits of a word that a value has for itself."""

@@ -126,6 +126,7 @@ class FixedPoint(Codec):
     """float32 and float64, 32 and 64 bits a value; one round of agreement."""
 
     name = "fixed_point"
+    signed_words = True
     rounds = 1
     dtypes = (np.dtype(np.float32), np.dtype(np.float64))
 

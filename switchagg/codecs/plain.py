@@ -1,5 +1,7 @@
 """Integers as they are: no agreement, exact sums modulo 2**32 or 2**64, also maxima (W3)."""
 
+from typing import Any
+
 import numpy as np
 
 from switchagg.codecs.codec import Array, CallShape, Codec, Codes, RowIndex
@@ -10,10 +12,17 @@ class Plain(Codec):
 
     name = "plain"
     rounds = 0
-    dtypes = (np.dtype(np.int32), np.dtype(np.int64))
+    dtypes: "tuple[np.dtype[Any], ...]" = (np.dtype(np.int32), np.dtype(np.int64))
 
     def begin(self, shape: CallShape) -> "Unchanged":
         return Unchanged(shape.workers)
+
+
+class Narrow(Plain):
+    """int32 of which the caller knows that no sum reaches 2**32, read without a sign: they need no `Split`."""
+
+    name = "narrow"
+    dtypes = (np.dtype(np.int32),)
 
 
 class Unchanged:

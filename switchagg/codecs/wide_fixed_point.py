@@ -91,6 +91,7 @@ class WideFixedPoint(Codec):
     """float32 in two words a value, in calls so small that their codes are predicted (F8)."""
 
     name = "wide_fixed_point"
+    signed_words = True
     rounds = 1
     dtypes = (np.dtype(np.float32),)
 

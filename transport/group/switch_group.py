@@ -41,7 +41,7 @@ class SwitchGroup(GroupBase):
         super().__init__()
         self._session, self.job = session, session.name
         self.compression = session.compression
-        self.classes, self.row, self.partial = session.classes, session.job.elements, session.job.partial
+        self.classes, self.row, self.partial = session.classes, session.job.room, session.job.partial
 
     @classmethod
     def join(

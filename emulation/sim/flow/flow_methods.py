@@ -255,7 +255,7 @@ class SwitchFlow(FlowSimulation):
             super().sum_up(together)
             return
         every = [(self.array_call(together.calls[rank]), together.keys[rank]) for rank in range(self.config.workers)]
-        elements, workers = self.config.elements, self.config.workers
+        elements, workers = self.job.room, self.config.workers
         rounds = partial(rounds_of, elements=elements, workers=workers)
         in_rounds([rounds(c.array, codec=c.codec, shares=c.shares, key=key, residual=c.residual) for c, key in every])
 

@@ -9,6 +9,7 @@ from emulation.scenario.topologies.topology import Topology
 from emulation.sim.flow.call_load import CallLoad
 from emulation.sim.flow.flow_network import FlowNetwork
 from emulation.sim.network.simulated_link import UDP_FRAMING_BYTES
+from switchagg.calls.array_calls import room_of
 from switchagg.calls.chunked_call import ArrayCall, row_of
 from switchagg.calls.small_call import small_rows
 from switchagg.description import DESCRIBED_WORKERS_MOST
@@ -59,9 +60,10 @@ class Tree:
 def packets(call: ArrayCall, job: JobConfig, window: int) -> tuple[int, int, int]:
     """(packets before those with values, data packets, rounds of agreement) of a call."""
     words = 1 if job.workers <= DESCRIBED_WORKERS_MOST else 0
-    if rows := small_rows(call.array, call.op, call.codec, call.shares, job.elements, job.workers):
+    room = room_of(call, job)
+    if rows := small_rows(call.array, call.op, call.codec, call.shares, room, job.workers):
         return 1, rows, 0
-    _, width = row_of(call.array.dtype, job.elements, call.codec)
+    _, width = row_of(call.array.dtype, room, call.codec)
     return words, Layout(call.shares, len(call.array), width, job.workers, window).chunks, call.codec.rounds
 
 
