@@ -41,6 +41,11 @@ assert len(REQUESTED_OPS) <= 32  # parameter servers have five bits
 _NUMBERS = {operation: number for number, operation in enumerate(REQUESTED_OPS)}
 
 
+def shard_range(elements: int, rank: int, workers: int) -> tuple[int, int]:
+    """The elements low … high-1 that belong to a rank in reduce-scatter and all-gather: sizes differ by one at most."""
+    return rank * elements // workers, (rank + 1) * elements // workers
+
+
 def requested_op_index(op: str, dtype: str, by: str) -> int:
     """The index of REQUESTED_OPS for this call where it travels by operation `by`; 0 where that is all there is to
     tell."""

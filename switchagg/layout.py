@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from switchagg.codecs.codec import Array
-from switchagg.description import ROOTED
+from switchagg.description import ROOTED, shard_range
 from switchagg.wire import Route
 
 RUN_MAX = 16
@@ -55,11 +55,6 @@ def shares_of(kind: str, root: int = 0, unit: int = 1) -> Shares:
     if route is Route.ALL:
         return EVERYONE
     return Shares(route, root if kind in ROOTED else None, unit)
-
-
-def shard_range(elements: int, rank: int, workers: int) -> tuple[int, int]:
-    """The elements low … high-1 that belong to a rank in reduce-scatter and all-gather: sizes differ by one at most."""
-    return rank * elements // workers, (rank + 1) * elements // workers
 
 
 class Layout:

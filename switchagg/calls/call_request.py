@@ -7,8 +7,7 @@ from typing import NamedTuple, cast
 from switchagg.codecs.array_codec import Tensor, Tensors
 from switchagg.codecs.codec import Array
 from switchagg.codecs.compression import Compression
-from switchagg.description import ROOTED, CallSignature, Kind
-from switchagg.layout import shard_range
+from switchagg.description import ROOTED, CallSignature, Kind, shard_range
 
 
 class CallRequest(NamedTuple):

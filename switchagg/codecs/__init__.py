@@ -3,14 +3,15 @@
 Pure, NumPy only; imported by the core, transport and emulation. Start at codec.py, the contract; `fixed_point` is what
 the switch does with floats, `lanes` packs several of them in a word, as known methods do in `quantised`, and after a
 random rotation in `rotated`; `plain` is what it does with integers, `raw` how it passes bytes on. Codecs that see whole
-arrays have a contract of their own, array_codec.py. A new one is a file here and a line in `CODECS` or `ARRAY_CODECS`;
-how users write it, with error feedback and what all codecs have, is spec.py.
+arrays have a contract of their own, array_codec.py; `exact` is one, which loses nothing. A new one is a file here and
+a line in `CODECS` or `ARRAY_CODECS`; how users write it, with error feedback and what all codecs have, is spec.py.
 """
 
 import numpy as np
 
 from switchagg.codecs.array_codec import ArrayCodec
 from switchagg.codecs.codec import Array, CallShape, Codec, Codes, Coding, RowIndex
+from switchagg.codecs.exact.exact import ExactSums
 from switchagg.codecs.fixed_point import FixedPoint
 from switchagg.codecs.gathered.dgc import DeepGradientCompression
 from switchagg.codecs.gathered.efsign import EfSign
@@ -69,6 +70,7 @@ ARRAY_CODECS: dict[str, type[ArrayCodec]] = {
         Drop,
         DeepGradientCompression,
         GlobalTopK,
+        ExactSums,
     )
 }
 """The codecs that see whole arrays: a class each, whose fields are options."""

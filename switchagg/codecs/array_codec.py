@@ -10,11 +10,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from switchagg.codecs.codec import Array, Codec
+from switchagg.codecs.codec import FLOAT32, Array, Codec
 from switchagg.description import Kind
 
 
@@ -41,9 +41,10 @@ Memory = MutableMapping[str, Array]
 class Reduction(NamedTuple):
     """A collective of all ranks, in place.
 
-    kind: "allreduce", of float32, float64, int32 or int64, or "all_gather", of any type: this rank has filled its own
-    shard (`own_shard`). op: "sum" or "max" (int32). codec: how a sum of floats travels; None: as sums travel there
-    where nobody asks for a codec. residual: see `ArrayCodec.rounds_of`; only with a codec.
+    kind: "allreduce", of float32, float64, int32 or int64; "reduce_scatter" of the same, after which this rank has the
+    sums of its own shard (`own_shard`); or "all_gather", of any type: this rank has filled its own shard. op: "sum" or
+    "max" (int32). codec: how a sum travels; None: as sums travel there where nobody asks for a codec. residual: see
+    `ArrayCodec.rounds_of`; only with a codec.
     """
 
     array: Array
@@ -53,12 +54,29 @@ class Reduction(NamedTuple):
     residual: Array | None = None
 
 
+class SumTerms(NamedTuple):
+    """What callers want of a sum; a codec says which of it it can (`ArrayCodec.sums`).
+
+    kind: "allreduce", or "reduce_scatter": this rank needs the sums of its own shard alone. op: "sum" or "avg". target:
+    the type that results are rounded to, "bfloat16" and "float16" in arrays of float32; "": the array's. unit: values
+    that lie in the same shard, as of a `CallRequest`.
+    """
+
+    kind: Kind = "allreduce"
+    op: str = "sum"
+    target: str = ""
+    unit: int = 1
+
+
+SUM = SumTerms()
+
+
 @dataclass(frozen=True, slots=True)
 class ArrayShape:
     """The facts of a call that a rank knows before it looks at values.
 
     tensors: of the array. step: how often these have been summed before. key: of this rank's random numbers, shared: of
-    those that all ranks draw alike; both another one for each call (`switchagg.codecs.rounding`).
+    those that all ranks draw alike; both another one for each call (`switchagg.codecs.rounding`). terms: of the sum.
     """
 
     tensors: Tensors
@@ -67,20 +85,23 @@ class ArrayShape:
     step: int
     key: int
     shared: int
+    terms: SumTerms = SUM
 
 
 class ArrayCodec(ABC):
-    """A way to sum float32 arrays. A subclass is a frozen dataclass: its fields are options
-    (`switchagg.option_syntax`).
+    """A way to sum arrays. A subclass is a frozen dataclass: its fields are options (`switchagg.option_syntax`).
 
-    adds: what travels is summed on the way, by a switch for one; else it is gathered. rounds: collectives that depend
-    on each other. needs_feedback: without error feedback it doesn't converge. masks: it forgets the momentum of what it
-    has sent (DGC). momentum: of the correction that comes with it where error feedback is;
+    dtypes: arrays that it takes. lossy: sums lack something, so short arrays travel without it, and error feedback has
+    something to do. adds: what travels is summed on the way, by a switch for one; else it is gathered. rounds:
+    collectives that depend on each other. needs_feedback: without error feedback it doesn't converge. masks: it forgets
+    the momentum of what it has sent (DGC). momentum: of the correction that comes with it where error feedback is;
     nesterov: in Nesterov's form. clip: the norm of a tensor's sum of gradients that this rank's part of it, the norm /
     sqrt(workers), may not exceed; 0: any.
     """
 
     name: ClassVar[str]
+    dtypes: ClassVar[tuple["np.dtype[Any]", ...]] = (FLOAT32,)
+    lossy: ClassVar[bool] = True
     adds: ClassVar[bool] = True
     rounds: ClassVar[int]
     needs_feedback: ClassVar[bool] = False
@@ -92,6 +113,10 @@ class ArrayCodec(ABC):
     def fault(self, workers: int) -> str:
         """Why it can't sum so many ranks; "" if it can."""
         return ""
+
+    def sums(self, terms: SumTerms) -> bool:
+        """Whether it can sum by these terms."""
+        return terms == SUM
 
     @abstractmethod
     def moved(self, values: int, workers: int) -> Mapping[Kind, float]:
@@ -107,7 +132,7 @@ class ArrayCodec(ABC):
     def rounds_of(
         self, values: Array, residual: Array | None, shape: ArrayShape, memory: Sequence[Memory]
     ) -> Iterator[Reduction]:
-        """Sum `values`, 1-D float32, over all ranks in place: done when the iterator ends.
+        """Sum `values`, 1-D of one of its types, over all ranks in place by `shape.terms`: done when the iterator ends.
 
         residual: of the same length; gets what of this rank's values isn't in the sum: values - what its codes stand
         for. memory: of each tensor, at first empty. Iterators of several calls may be advanced in turn.

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, Tensor, Tensors
-from switchagg.codecs.codec import FLOAT32, Array
+from switchagg.codecs.array_codec import SUM, ArrayCodec, ArrayShape, Memory, Reduction, SumTerms, Tensor, Tensors
+from switchagg.codecs.codec import FLOAT32, Array, Codec
 from switchagg.codecs.memory import Parts, clip, feedback_of, is_of
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import CodecSpec
@@ -58,12 +58,17 @@ class Compression:
         """Whether a sum is several collectives, or none with the codec of its own."""
         return isinstance(self.spec.codec, ArrayCodec)
 
-    def takes(self, dtype: "np.dtype[Any]", values: int, named: bool = False) -> bool:
-        """Whether such an array is this object's business; another travels as without a codec. named: it has tensors:
-        with momentum correction, short ones have their momentum, too."""
-        return dtype == FLOAT32 and (values >= self.spec.least or (named and self.spec.momentum > 0))
+    def takes(self, dtype: "np.dtype[Any]", values: int, named: bool = False, terms: SumTerms = SUM) -> bool:
+        """Whether such a sum is this object's business; another travels as without a codec. named: the array has
+        tensors: with momentum correction, short ones have their momentum, too."""
+        codec = self.spec.codec
+        if isinstance(codec, ArrayCodec) and not (dtype in codec.dtypes and codec.sums(terms)):
+            return False
+        if isinstance(codec, Codec) and (dtype != FLOAT32 or terms != SUM):
+            return False
+        return not self._is_short(values) or (named and self.spec.momentum > 0)
 
-    def rounds(self, array: Array, tensors: Tensors | None, key: int = 0) -> Iterator[Reduction]:
+    def rounds(self, array: Array, tensors: Tensors | None, key: int = 0, terms: SumTerms = SUM) -> Iterator[Reduction]:
         """Sum an array that it takes, in place: done when the iterator ends.
 
         array: 1-D, contiguous, writable. tensors: all of it; None: it has no names. key: the call's number, the same on
@@ -75,11 +80,11 @@ class Compression:
                 raise ValueError(
                     f"codec {self} remembers what each parameter lost: name them by tensors=, or give the call a key"
                 )
-            return self._nameless(array, key)
+            return self._nameless(array, key, terms)
         parts = tuple(tensors)
         self._check(parts, len(array))
         self._summing.update(tensor.name for tensor in parts)
-        return self._named(array, parts)
+        return self._named(array, parts, terms)
 
     def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
         """The learning rate has changed; factor: the old one / the new one. Residuals are in units of the rate.
@@ -132,11 +137,15 @@ class Compression:
             if name in self._summing:
                 raise ValueError(f"tensor {name}: its last sum has not ended")
 
-    def _named(self, array: Array, parts: Parts) -> Iterator[Reduction]:
+    def _is_short(self, values: int) -> bool:
+        """Whether a sum of so few travels without the codec."""
+        return self.spec.lossy and values < self.spec.least
+
+    def _named(self, array: Array, parts: Parts, terms: SumTerms) -> Iterator[Reduction]:
         names = [tensor.name for tensor in parts]
         try:
             step = min((self._sums.get(name, 0) for name in names), default=0)
-            exact = len(array) < self.spec.least or step < self.spec.warmup
+            exact = self.spec.lossy and (self._is_short(len(array)) or step < self.spec.warmup)
             feedback, codec = self._feedback, self.spec.codec
             if isinstance(codec, ArrayCodec) and codec.clip:
                 clip(array, parts, codec.clip / math.sqrt(self.workers))
@@ -145,7 +154,7 @@ class Compression:
                 yield Reduction(array)
             else:
                 number = zlib.crc32("\0".join(names).encode())
-                shape = ArrayShape(parts, self._rank, self.workers, step, *self._keys(number, step))
+                shape = ArrayShape(parts, self._rank, self.workers, step, *self._keys(number, step), terms)
                 yield from self._coded(array, residual, shape, [self._memories.setdefault(name, {}) for name in names])
             if feedback is not None:
                 feedback.after(array, parts, exact)
@@ -154,9 +163,9 @@ class Compression:
         finally:
             self._summing.difference_update(names)
 
-    def _nameless(self, array: Array, key: int) -> Iterator[Reduction]:
+    def _nameless(self, array: Array, key: int, terms: SumTerms) -> Iterator[Reduction]:
         parts = (Tensor("", (len(array),)),)
-        shape = ArrayShape(parts, self._rank, self.workers, 0, *self._keys(0, key))
+        shape = ArrayShape(parts, self._rank, self.workers, 0, *self._keys(0, key), terms)
         return self._coded(array, None, shape, [_Forgetful(self._text)])
 
     def _coded(

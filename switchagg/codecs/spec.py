@@ -45,7 +45,7 @@ class CodecSpec:
     @property
     def lossy(self) -> bool:
         """Error feedback has something to do."""
-        return isinstance(self.codec, ArrayCodec) or self.codec.lossy
+        return self.codec.lossy
 
     @property
     def warning(self) -> str:

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from switchagg.description import shard_range
 from switchagg.errors import AggregationFailed
-from switchagg.layout import shard_range
 from switchagg.priority import MOST_URGENT
 from transport.bounded.bounded_calls import COUNTED, NUMBERED, BoundedCall, BoundedJob, ControlPacket
 from transport.bounded.bounded_packets import (

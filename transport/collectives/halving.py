@@ -9,7 +9,7 @@ reduce-scatters; the smallest gives its sums to the next larger one, and so on; 
 back the same way, and each block all-gathers. Pieces nest, since a piece of a smaller block is whole ones of a larger.
 """
 
-from switchagg.layout import shard_range
+from switchagg.description import shard_range
 from transport.collectives.collective import (
     Algorithm,
     AllreduceLoad,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from switchagg.layout import shard_range
+from switchagg.description import shard_range
 from transport.collectives.collective import (
     Algorithm,
     AllreduceLoad,

@@ -114,7 +114,7 @@ class HostGroup(GroupBase):
             logger.warning("%s", spec.warning)
         coding = RoundCoding(compression, RoundKeys(self.rank, seed), elements, begin_in_c)
         self._coded = CodedSums(self._plain, self._abandon, coding)
-        self.compression = compression if spec.lossy else None
+        self.compression = compression if spec.lossy or compression.stepwise else None
         self.row = elements if spec.row_codec is not None else 1
 
     def set_credit(self, credit_bytes: int | None) -> None:

@@ -77,7 +77,8 @@ class SwitchSession:
         self.name, self.rank, self.workers, self.link = join.job, join.rank, join.workers, join.link
         self.core = _chosen_core(options)
         spec, seed = options.codec_spec.for_workers(join.workers), options.codec_seed
-        self.compression = Compression(spec, join.rank, join.workers, seed) if spec.lossy else None
+        compression = Compression(spec, join.rank, join.workers, seed)
+        self.compression = compression if spec.lossy or compression.stepwise else None
         self._slowness: Callable[[], str] = end.slowness
         self._loop: CallLoop | None = None
         self._diagnosis: PathDiagnosis | None = None

@@ -15,7 +15,7 @@ from emulation.experiments.study.study_plan import StudyCell, is_method
 from emulation.experiments.study.wire_bytes import ELEMENTS, CountedCompression, WireTraffic
 from emulation.workloads.replicas import Replicas
 from switchagg.codecs import Array, Codec
-from switchagg.codecs.array_codec import Reduction, Tensor, Tensors
+from switchagg.codecs.array_codec import SUM, Reduction, SumTerms, Tensor, Tensors
 from switchagg.codecs.spec import CodecSpec
 from switchagg.lockstep import combine, sum_together
 from switchagg.native.native_codec import begin_in_c
@@ -32,9 +32,9 @@ class ProbedCompression(CountedCompression):
         self.keep = False
         self.snapshots: list[tuple[Array, bool]] = []
 
-    def rounds(self, array: Array, tensors: Tensors | None, key: int = 0) -> Iterator[Reduction]:
+    def rounds(self, array: Array, tensors: Tensors | None, key: int = 0, terms: SumTerms = SUM) -> Iterator[Reduction]:
         """As of `Compression`."""
-        for number, reduction in enumerate(super().rounds(array, tensors, key)):
+        for number, reduction in enumerate(super().rounds(array, tensors, key, terms)):
             if self.keep and number == 0:
                 exact = reduction.codec is None and reduction.array is array
                 self.snapshots.append((array.copy(), not exact))

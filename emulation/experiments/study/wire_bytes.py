@@ -11,7 +11,7 @@ import numpy as np
 
 from switchagg.calls.array_calls import array_call, chunked_call
 from switchagg.codecs import FIXED_POINT, PLAIN, Array, Codec
-from switchagg.codecs.array_codec import Reduction, Tensors
+from switchagg.codecs.array_codec import SUM, Reduction, SumTerms, Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import CodecSpec
 from switchagg.description import Kind
@@ -68,8 +68,8 @@ class CountedCompression(Compression):
         super().__init__(spec, rank, workers, seed)
         self.traffic = WireTraffic(workers)
 
-    def rounds(self, array: Array, tensors: Tensors | None, key: int = 0) -> Iterator[Reduction]:
+    def rounds(self, array: Array, tensors: Tensors | None, key: int = 0, terms: SumTerms = SUM) -> Iterator[Reduction]:
         """As of `Compression`."""
-        for reduction in super().rounds(array, tensors, key):
+        for reduction in super().rounds(array, tensors, key, terms):
             self.traffic.add(reduction)
             yield reduction

@@ -18,8 +18,7 @@ from dataclasses import replace
 
 from emulation.scenario.profiles.graph import COMPUTE, NS_MOST, RANKS_MOST, RECEIVE, SEND, GraphOperation, WorkloadGraph
 from emulation.scenario.profiles.profile_errors import ProfileError
-from switchagg.description import Kind
-from switchagg.layout import shard_range
+from switchagg.description import Kind, shard_range
 from transport.collectives.collective import Task
 from transport.collectives.collective_plan import LocalCombine, Send
 from transport.collectives.collective_table import COLLECTIVES, fitting, plan

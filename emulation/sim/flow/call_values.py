@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.description import Kind
-from switchagg.layout import shard_range
+from switchagg.description import Kind, shard_range
 
 Array = NDArray[Any]
 

@@ -25,8 +25,7 @@ from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.replay.size_only_replicas import SizeOnlyReplicas
 from emulation.sim.simulated_training import Progress, RankClock, Training
 from emulation.sim.size_only import SizeOnlyArray
-from switchagg.description import Kind
-from switchagg.layout import shard_range
+from switchagg.description import Kind, shard_range
 from transport.group.method_name import METHODS, MethodName
 
 POINT_TO_POINT = "direct"  # the method of what no switch can do: each to each

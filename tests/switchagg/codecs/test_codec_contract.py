@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from switchagg.codecs import ARRAY_CODECS, CODECS, Codec, names
+from switchagg.codecs import ARRAY_CODECS, CODECS, names
 from switchagg.codecs.array_codec import ArrayCodec, Tensor
 from switchagg.codecs.codec import FLOAT32
 from switchagg.codecs.compression import Compression
@@ -50,8 +50,7 @@ def spec_of(name: str, *options: str) -> CodecSpec:
 
 def feeds_back(name: str) -> bool:
     codec = parse_codec(name).codec
-    lossless = isinstance(codec, Codec) and not codec.lossy
-    return name not in OWN_MEMORY and (lossless or spec_of(name).feedback == "ef")
+    return name not in OWN_MEMORY and (not codec.lossy or spec_of(name).feedback == "ef")
 
 
 def ranks_of(name: str, workers: int, *options: str) -> list[Compression]:

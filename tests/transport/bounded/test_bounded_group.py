@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from switchagg.description import shard_range
 from switchagg.errors import AggregationFailed, JobError
-from switchagg.layout import shard_range
 from switchagg.priority import CE
 from tests.transport.contracts.meshes import free_addresses
 from tests.transport.ps.test_ps_group import all_at_once

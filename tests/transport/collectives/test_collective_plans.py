@@ -7,8 +7,7 @@ import pytest
 from collective_net import integers, run_once
 
 from switchagg.calls.call_request import CallRequest
-from switchagg.description import KINDS
-from switchagg.layout import shard_range
+from switchagg.description import KINDS, shard_range
 from tests.oracles.sent_volumes import SENT_VOLUMES, SentVolume
 from transport.collectives.collective import Task
 from transport.collectives.collective_plan import CollectivePlan, Receive, Send

@@ -12,7 +12,7 @@ import pytest
 from collective_net import Net
 
 from switchagg.calls.call_request import CallRequest
-from switchagg.layout import shard_range
+from switchagg.description import shard_range
 from switchagg.native.library import missing
 from tests.oracles.compiled_plan import compile_plan
 from tests.oracles.execution import Execution

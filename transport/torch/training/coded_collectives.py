@@ -19,8 +19,8 @@ from switchagg.codecs.codec import Array
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import CodecSpec
+from switchagg.description import shard_range
 from switchagg.job import ELEMENTS_MTU_1500
-from switchagg.layout import shard_range
 from transport.torch.calls.tensor_layout import array_dtype
 
 logger = logging.getLogger(__name__)
