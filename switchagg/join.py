@@ -8,7 +8,7 @@ group) inherits these fields: a new option is one field and its use. Terms that 
 """
 
 import itertools
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from ipaddress import IPv4Address
 from typing import Any, Self
 
@@ -53,6 +53,7 @@ TIMEOUT_NS_MAX = 24 * 3600 * 1_000_000_000
 NAME_MAX = 200
 TEXT_MAX = 1000
 WEIGHT_MAX = 1000
+NONCE_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,11 +98,18 @@ class JobTerms(PacketTerms):
     """The job leaves room on the switch for more such jobs (C25)."""
     can_fall_back: bool = derived(False)
     """The job can go on by a host method while the switch has no room for it (C21)."""
+    key_check: int = derived(0)
+    """In a job whose sums are verified, what its ranks compare of their tokens; 0: the rank has none (C26)."""
 
     @property
     def terms(self) -> "JobTerms":
         """These fields alone, of a record that has more."""
         return JobTerms(**shared_fields(self, JobTerms))
+
+    @property
+    def room(self) -> int:
+        """Elements of a data chunk of op SUM that aren't its tag (V4); of resolved terms."""
+        return self.elements - self.tag_elements
 
     @property
     def stream_count(self) -> int:
@@ -250,6 +258,8 @@ class MemberTerms(MemberOptions):
     """IPv4 literal and UDP port of the rank's data plane; the join comes from the same host (C15)."""
     incarnation: int
     """63 random bits, drawn for each join; later messages prove themselves with it."""
+    nonce: int = 0
+    """63 random bits, drawn for each join and told to all ranks: no two generations have the same key (C26)."""
     timeout_ns: int
     """How long the rank waits for the others."""
     queue_pair: QueuePairEnd | None = None
@@ -285,6 +295,7 @@ class Join(JobTerms, MemberTerms):
             ("slots in all", self.slots_least or self.requested_slots, 1, slots),
             ("timeout_ns", self.timeout_ns, 1, TIMEOUT_NS_MAX),
             ("port", self.address[1], 1, 65_535),
+            ("nonce", self.nonce, 0, NONCE_MAX),
         ):
             if not low <= value <= high:
                 return f"{name} {value}: this switch takes {low} to {high}"
@@ -312,6 +323,8 @@ class Join(JobTerms, MemberTerms):
         """Where two members of one gathering contradict each other, or "" (C1)."""
         for name in ("workers", *(entry.name for entry in fields(JobTerms))):
             here, there = getattr(self, name), getattr(other, name)
+            if here != there and name == "key_check":
+                return _token_contradiction(self, other)
             if here != there:
                 return (
                     f"rank {self.rank} says {name} is {_as_text(here)}, rank {other.rank} says {_as_text(there)}; "
@@ -346,6 +359,20 @@ class LocalOptions:
     """Folder of keys (`switchagg keys`), for the switch's control plane and for everything over ZeroMQ; "": none."""
     bind: str = ""
     """The rank's own IPv4 address, as others reach it; "": the one that faces the switch, or MASTER_ADDR."""
+    token: str = field(default="", repr=False)
+    """The job's secret, the same on all ranks: sums are verified with a key that follows from it, and host methods'
+    ranks know each other by it; "": that of token_file, or else of SWITCHAGG_TOKEN or SWITCHAGG_TOKEN_FILE."""
+    token_file: str = ""
+    """A file that holds the secret in place of `token`; only its owner may read it."""
+
+
+def _token_contradiction(join: Join, other: Join) -> str:
+    """What is wrong with the tokens of two ranks of a job whose sums are verified."""
+    ranks = f"rank {join.rank} has another token than rank {other.rank}"
+    if not (join.key_check and other.key_check):
+        with_token, without = (join, other) if join.key_check else (other, join)
+        ranks = f"rank {without.rank} has no token, rank {with_token.rank} has one"
+    return f"{ranks}; SWITCHAGG_TOKEN must be the same secret on all ranks, or be set on none"
 
 
 def _as_text(value: Any) -> str:

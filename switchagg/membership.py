@@ -70,6 +70,8 @@ class Member:
     rank: int
     address: Address
     incarnation: int
+    nonce: int = 0
+    """Its join's (C26)."""
 
     def __str__(self) -> str:
         return f"rank {self.rank} at {self.address[0]}:{self.address[1]}"

@@ -36,6 +36,7 @@ from switchagg.errors import SwitchaggError
 from switchagg.native import bpf, library
 from switchagg.native.headers import SA_ABI
 from switchagg.native.libbpf import libbpf
+from transport.meshes.job_key import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, job_token
 from transport.rdma import hardware
 
 BESIDES = "not needed to run;"
@@ -444,6 +445,20 @@ def _p4_engine() -> Finding:
     return Finding(f"programs become {back_end}; lark {metadata.version('lark')}")
 
 
+def _verified_sums() -> Finding:
+    """What a rank that is started here notices of sums that somebody changes."""
+    if os.environ.get("SWITCHAGG_VERIFY", "").strip() == "off":
+        return Finding("off (SWITCHAGG_VERIFY)")
+    try:
+        token = job_token()
+    except SwitchaggError as error:
+        what, _, remedy = str(error).partition("; ")
+        return Finding(what, remedy or f"give {TOKEN_FILE_VARIABLE} a file that can be read")
+    if token:
+        return Finding("on, key: token")
+    return Finding(f"on, key: job name, or PyTorch's token; by hand only {TOKEN_VARIABLE} keeps forgers out")
+
+
 P4_REMEDY = "see p4.org (Debian, Ubuntu: packages of the p4lang project)"
 PROBES: dict[str, tuple[str, Callable[[], Finding]]] = {
     "Python": (EVERYTHING, _python),
@@ -451,6 +466,7 @@ PROBES: dict[str, tuple[str, Callable[[], Finding]]] = {
     "PyTorch": (EVERYTHING, _torch),
     "pyzmq": (EVERYTHING, lambda: _package("pyzmq", "zmq")),
     "msgspec": (EVERYTHING, lambda: _package("msgspec", "msgspec")),
+    "verified sums": ("noticing that a switch, a wire or a forger changed a sum", _verified_sums),
     "root": ("Mininet", _root),
     "user namespaces": ("Mininet without root", _user_namespaces),
     "Mininet": ("Mininet", _mininet),

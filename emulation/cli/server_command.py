@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,7 +36,7 @@ def server(
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With the secret that all members have; default: SWITCHAGG_TOKEN"),
+        typer.Option(metavar="FILE", help="With all members' secret; default: SWITCHAGG_TOKEN, SWITCHAGG_TOKEN_FILE"),
     ] = None,
     timeout: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds to wait for all members")] = 300.0,
     ready_file: Annotated[Path | None, typer.Option(help="Written once all members have met")] = None,
@@ -83,12 +82,13 @@ def server(
         if keys is not None and not LINKS[link].keys:
             stop(f"--keys: only {', '.join(links_with('keys'))} has keys, not {link}", EXIT_USAGE)
         from transport.group.ps_group import PsOptions
-        from transport.meshes.mesh_opening import job_token, no_token_text
+        from transport.meshes.job_key import job_token
+        from transport.meshes.mesh_opening import no_token_text
 
         log = _discard if quiet else _log
-        secret = "" if token_file is None else _token_in(token_file)
+        secret = job_token(file=token_file or "")
         options = PsOptions(timeout, token=secret, link={} if keys is None else {"keys": keys}, log=log)
-        if keys is None and not job_token(secret) and (words := no_token_text(everybody)):
+        if keys is None and not secret and (words := no_token_text(everybody)):
             _log(words)
         _serve(link, number, places["--workers"], places["--servers"], job, options, ready_file)
 
@@ -132,18 +132,6 @@ def _serve(
         raise
     finally:
         host.close()
-
-
-def _token_in(path: Path) -> str:
-    try:
-        secret = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        stop(f"--token-file {path}: can't be read: {error}", EXIT_USAGE)
-    if not secret:
-        stop(f"--token-file {path}: empty; make one with `openssl rand -hex 32 > {path}`", EXIT_USAGE)
-    if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        stop(f"--token-file {path}: others may read it; run `chmod 600 {path}`", EXIT_USAGE)
-    return secret
 
 
 def _places(option: str, text: str) -> list[tuple[str, int]]:

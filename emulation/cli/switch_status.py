@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 UNFINISHED_SHOWN_MAX = 20
 
-LINE_TERMS = ("elements", "streams", "window_slots", "priorities")
-"""Terms of a job that its first two lines say."""
+LINE_TERMS = ("elements", "streams", "window_slots", "priorities", "verify", "key_check")
+"""Terms of a job that lines of their own say."""
 
 DETAILS_ARE_FOR = "more only for holders of its keys, and for its own user on its own host"
 
@@ -48,6 +48,7 @@ def _job_lines(job: JobStatus) -> Iterator[str]:
     slots = terms.requested_slots
     requested = f" of {job.requested_slots} that it asks for" if job.requested_slots else ""
     yield f"  slots {first} to {first + slots - 1}: {slots}{requested}"
+    yield f"  sums: {protection(terms)}"
     named = {name: value for name, value in changed_fields(terms, JobTerms).items() if name not in LINE_TERMS}
     yield f"  terms: {', '.join(f'{name} {value}' for name, value in named.items()) or 'all as by default'}"
     if job.leaving:
@@ -65,6 +66,15 @@ def _job_lines(job: JobStatus) -> Iterator[str]:
         )
     if len(unfinished) > UNFINISHED_SHOWN_MAX:
         yield f"  … and {len(unfinished) - UNFINISHED_SHOWN_MAX} more slot versions that wait"
+
+
+def protection(terms: JobTerms) -> str:
+    """What a job's ranks notice of sums that somebody changes."""
+    if not terms.tag_elements:
+        return "not verified"
+    if terms.key_check:
+        return "verified, key: token"
+    return "verified, key: job name; damage and faulty switches are noticed, forgers are not: SWITCHAGG_TOKEN"
 
 
 def _reason(text: str) -> str:

@@ -19,6 +19,7 @@ from emulation.scenario.topologies.topology_kinds import over_each_top, topology
 from switchagg.calls.array_calls import share_of_chunks, share_of_rounds
 from switchagg.codecs import FIXED_POINT, ArrayCodec, Codec
 from switchagg.description import Kind
+from switchagg.join import JobTerms
 from switchagg.wire import HEADER_BYTES, frame_bytes
 from transport.collectives.collective_table import COLLECTIVES, fitting
 from transport.collectives.cost import transfers_most
@@ -42,7 +43,8 @@ class NetworkParameters:
     servers: of `ps`, with links of their own; 0: one beside each worker. backups: of `ps`, workers that an answer
     doesn't wait for. keeps_weights: its servers do, so a codec is of what workers push alone. push_then_pull: they
     answer a call when all of it is there. fabric: what joins hosts. trees: that the switch sums over where the fabric
-    has several spines; 0: as many as there are. transfer_ns, flow_bps, calls_at_once: as of `emulation.sim.host_costs`.
+    has several spines; 0: as many as there are. verify: whether the switch's sums are verified, and host methods' rows
+    are as long (`switchagg.job.PacketTerms`). transfer_ns, flow_bps, calls_at_once: as of `emulation.sim.host_costs`.
     """
 
     workers: int
@@ -58,6 +60,11 @@ class NetworkParameters:
     transfer_ns: int = 0
     flow_bps: int = 0
     calls_at_once: int = 0
+    verify: str = "off"
+
+    def tag_elements(self, elements: int) -> int:
+        """Elements of a chunk of E by which its sum is verified."""
+        return JobTerms(verify=self.verify).resolved(elements).tag_elements
 
     def links(self, method: str) -> Topology:
         """The links that a method has."""
@@ -133,27 +140,27 @@ def payload_share(name: MethodName, elements: int, mtu_bytes: int) -> Fraction:
     return values * frames
 
 
-def coded_share(name: MethodName, dtype: str, elements: int, workers: int) -> float:
+def coded_share(name: MethodName, dtype: str, elements: int, workers: int, tag_elements: int = 0) -> float:
     """Bytes of a long array per byte that travels for it: more than 1 if the codec packs values, less if it agrees on
-    exponents, which of the switch's packets of floats one in E + 1 carries. With a codec that sees whole arrays: of
-    what it leaves alone."""
+    exponents, which of the switch's packets of floats one in E + 1 carries, or if sums are verified. With a codec that
+    sees whole arrays: of what it leaves alone."""
     kind, codec = np.dtype(dtype), _codec(name, workers)
     rows = codec if isinstance(codec, Codec) else None
     if name.in_packets:
-        return share_of_chunks(kind, elements, rows or FIXED_POINT)
+        return share_of_chunks(kind, elements, rows or FIXED_POINT, tag_elements, workers)
     if name.method == "gloo" and name.codec:
         return kind.itemsize / 2 if kind.kind == "f" else 1.0
-    return share_of_rounds(kind, elements, rows) if rows and kind in rows.dtypes else 1.0
+    return share_of_rounds(kind, elements - tag_elements, rows) if rows and kind in rows.dtypes else 1.0
 
 
 def _codec(name: MethodName, workers: int) -> Codec | ArrayCodec | None:
     return spec.for_workers(workers).codec if (spec := name.spec) else None
 
 
-def framing_efficiency(name: MethodName, elements: int, mtu_bytes: int, workers: int) -> float:
+def framing_efficiency(name: MethodName, elements: int, mtu_bytes: int, workers: int, tag_elements: int = 0) -> float:
     """Gradient bytes (float32) per byte of Ethernet frames, as `coded_share`."""
     values, frames = _shares(name, elements, mtu_bytes)
-    return float(values) * coded_share(name, "float32", elements, workers) * float(frames)
+    return float(values) * coded_share(name, "float32", elements, workers, tag_elements) * float(frames)
 
 
 def elements_of(name: MethodName, elements: int, mtu_bytes: int) -> int:
@@ -388,7 +395,8 @@ def bound_of_links(name: MethodName, size_bytes: int, network: NetworkParameters
     most, links, of_links = busiest(name.method, network), network.links(name.method), loads(name.method, network)
     of_rank = max(arrays for hop, arrays in of_links.items() if set(hop) & set(links.workers))
     elements = elements_of(name, network.elements, network.mtu_bytes)
-    efficiency = framing_efficiency(name, elements, network.mtu_bytes, network.workers)
+    tag_elements = network.tag_elements(elements)
+    efficiency = framing_efficiency(name, elements, network.mtu_bytes, network.workers, tag_elements)
     wire_bytes = size_bytes * float(most.arrays) / efficiency
     return Bound(
         float(most.arrays),
@@ -405,7 +413,8 @@ def bound_together(name: MethodName, moved: Mapping[Kind, int], size_bytes: int,
     they are, without exponents.
     """
     elements = elements_of(name, network.elements, network.mtu_bytes)
-    least = _together(name, moved, size_bytes, network, coded_share(name, "float32", elements, network.workers))
+    share = coded_share(name, "float32", elements, network.workers, network.tag_elements(elements))
+    least = _together(name, moved, size_bytes, network, share)
     return _with_hosts(least, name, [(size, kind) for kind, size in moved.items()], network)
 
 
@@ -492,4 +501,4 @@ def algbw_bound(name: MethodName, dtype: str, network: NetworkParameters) -> flo
     most = busiest(name.method, network)
     limit = _payload_of(name, network, most.rate_bps) / float(most.arrays)
     elements = elements_of(name, network.elements, network.mtu_bytes)
-    return limit * coded_share(name, dtype, elements, network.workers)
+    return limit * coded_share(name, dtype, elements, network.workers, network.tag_elements(elements))

@@ -102,6 +102,7 @@ class Scenario:
             push_then_pull=bool(self.ps.push_then_pull),
             fabric=options.fabric,
             trees=min(self.switch.trees or self.switch.streams, self.switch.streams),
+            verify=self.switch.verify,
             **vars(self.hosts),
         )
 

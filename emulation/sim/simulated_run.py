@@ -302,6 +302,7 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
     """The simulation of a scenario. The ring's segments fill the MTU. codec: as of a MethodName."""
     topology, faults, switch, ps = scenario.topology, scenario.faults, scenario.switch, scenario.ps
     segment_bytes = LINKS["tcp"].framing.payload_bytes(topology.mtu_bytes)
+    verify = switch.resolved(switch.elements).verify
     dataplane = switch.dataplane
     if dataplane == "auto":
         dataplane = fastest(switch.requested_slots, switch.elements).name
@@ -322,7 +323,7 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
         tail_rank=faults.tail.rank if faults.tail else -1,
         fabric=topology.fabric,
         seed=scenario.seed,
-        **shared_fields(switch, JobTerms) | {"codec": codec},
+        **shared_fields(switch, JobTerms) | {"codec": codec, "verify": verify},
         trees=switch.trees,
         aggregators=switch.aggregators,
         dataplane=dataplane,

@@ -23,7 +23,8 @@ class MemberRecord:
     @property
     def member(self) -> Member:
         """The member that holds this place."""
-        return Member(self.request.rank, self.request.address, self.request.incarnation)
+        request = self.request
+        return Member(request.rank, request.address, request.incarnation, request.nonce)
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from emulation.testbed.children import Child, ChildFailed
 from switchagg.errors import SwitchaggError
 from tools.bench import rdma
 from tools.bench.link_end import EndPlace, OpenCandidate, RunTransfer, TransferMeasured
-from transport.meshes.mesh_opening import TOKEN_VARIABLE, new_token
+from transport.meshes.job_key import TOKEN_VARIABLE, new_token
 
 Log = Callable[[str], None]
 

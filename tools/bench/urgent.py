@@ -21,7 +21,7 @@ from emulation.testbed.mininet.emulated_network import EmulatedNetwork
 from emulation.testbed.mininet.shaping import NetworkSpec
 from switchagg.priority import BEST_EFFORT, CLASSES, MOST_URGENT
 from transport.group.group_opening import GroupOptions, open_group
-from transport.meshes.mesh_opening import TOKEN_VARIABLE, new_token
+from transport.meshes.job_key import TOKEN_VARIABLE, new_token
 
 PORT = 7100
 URGENT_BYTES = 10_000

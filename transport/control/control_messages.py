@@ -15,7 +15,7 @@ from switchagg.join import JobTerms, Join, QueuePairEnd
 from switchagg.membership import Departure, JobAdmitted, Member
 
 MAGIC = b"SAC"
-CONTROL_VERSION = 7
+CONTROL_VERSION = 8
 HEADER = MAGIC + bytes([CONTROL_VERSION])
 
 REASONS = ("frames", "magic", "control_version", "body")
@@ -159,6 +159,22 @@ class Admitted(JobFacts, frozen=True, tag="admitted"):
     """Packets may have other routes than ALL; else calls travel as W15 says."""
     wire_rank: Small | None = None
     """The member's rank at the switch whose address this is, one of several; None: its rank (H1)."""
+    nonces: list[Count] = []
+    """Of all ranks' joins, by rank (C26)."""
+
+    def fault(self, join: Join) -> str:
+        """Why this can't be the answer to a rank's join, or "" (C26): only windows may differ from the join's."""
+        if not self.workers == len(self.members) == len(self.nonces) == join.workers:
+            return f"answers the join of a job of {join.workers} workers with another number of them"
+        for name, value in vars(join.terms).items():
+            if name != "window_slots" and getattr(self.terms, name) != value:
+                return f"answers the join with another {name}: {getattr(self.terms, name)}, not {value}"
+        if self.nonces[join.rank] != join.nonce:
+            return (
+                f"answers the join of rank {join.rank} with another nonce than the join's: it repeats an earlier "
+                "answer, or changes joins; sums of a generation that is not fresh can't be verified"
+            )
+        return ""
 
 
 class Alive(msgspec.Struct, frozen=True, tag="alive"):

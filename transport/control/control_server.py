@@ -344,6 +344,7 @@ class ControlServer:
             narrowed=event.narrowed,
             routes=self.routes and not event.shares,
             wire_rank=wire_rank,
+            nonces=[member.nonce for member in event.members],
         )
 
     def _carry_out(self) -> None:

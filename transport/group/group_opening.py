@@ -15,8 +15,8 @@ from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.spec import CodecSpec, parse_sums
 from switchagg.description import Kind
 from switchagg.errors import JobError
-from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS
-from switchagg.join import CALL_TIMEOUT_S
+from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS, PacketTerms
+from switchagg.join import CALL_TIMEOUT_S, JobTerms
 from switchagg.native.library import require
 from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveCall, CollectiveParty
@@ -29,6 +29,7 @@ from transport.group.method_name import METHODS, host_methods, parse
 from transport.links.link import Address
 from transport.links.link_kinds import LINKS, links_with
 from transport.meshes.hello import Meeting
+from transport.meshes.job_key import job_token
 from transport.meshes.mesh import Mesh
 from transport.meshes.mesh_loop import CREDIT_BYTES
 from transport.meshes.mesh_opening import BoundPlace, connect_mesh
@@ -74,8 +75,10 @@ class GroupOptions:
     codec, E of the switch whose bits a host method shall give; default 360. codec_seed: of codecs with random numbers.
     fallback: of a switch: the host method that calls take while it has no room for the job
     (`transport.group.fallback_group`). bounded: options of a method with bounded loss, by name, as {"tolerance": 0.02}
-    (`transport.bounded.bounded_table`). token: the secret of the job of a host method or a fallback, by which its
-    members know each other; default: the environment's SWITCHAGG_TOKEN. more: what else JoinOptions has, or what the
+    (`transport.bounded.bounded_table`). token, token_file: the job's secret, or a file with it: host methods' members
+    know each other by it, and sums of a switch are verified with it; default: the environment's SWITCHAGG_TOKEN or
+    SWITCHAGG_TOKEN_FILE. verify: whether sums of the switch, or, with a codec, of the switch whose bits a host method
+    shall give, are verified: "on", "off" or "auto". more: what else JoinOptions has, or what the
     link takes (`transport.meshes.mesh_opening.connect_mesh`); of both, priorities: the classes there are.
     """
 
@@ -92,6 +95,8 @@ class GroupOptions:
     fallback: str | None = None
     bounded: Mapping[str, Any] | None = None
     token: str = field(default="", repr=False)
+    token_file: str = ""
+    verify: str = PacketTerms.verify
     more: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -100,6 +105,11 @@ class GroupOptions:
         known = {option.name for option in fields(cls)} - {"more"}
         options = {name: value for name, value in values.items() if name in known}
         return cls(**options, more={name: value for name, value in values.items() if name not in known})
+
+    @property
+    def secret(self) -> str:
+        """The job's token, or "" without one. Raises JobError."""
+        return job_token(self.token, self.token_file)
 
     def check(self, method: str, servers: bool) -> None:
         """Raise JobError for an option that this method hasn't."""
@@ -130,7 +140,7 @@ class _Opening:
 
     @property
     def codec(self) -> tuple[CodecSpec, int] | None:
-        """The codec and its elements, or None. Raises JobError."""
+        """The codec and the elements of a row, or None. Raises JobError."""
         elements = _number("codec_elements", self.how.codec_elements, ELEMENTS_MTU_1500, 3, MAX_ELEMENTS)
         if self.how.codec is None:
             return None
@@ -139,7 +149,10 @@ class _Opening:
             spec.for_workers(self.workers)
         except ValueError as error:
             raise JobError(f"option codec: {error}") from None
-        return spec, elements
+        terms = JobTerms(elements=elements, verify=self.how.verify)
+        if fault := terms.terms_fault():
+            raise JobError(f"option {fault}")
+        return spec, terms.resolved(elements).room
 
     @property
     def codec_text(self) -> str:
@@ -156,7 +169,7 @@ class _Opening:
 
     def connect(self, terms: str) -> Mesh:
         """Meet the other ranks. terms: what all must say alike of their method."""
-        meeting = Meeting(self.job, terms, self.how.token, self.how.timeout_s)
+        meeting = Meeting(self.job, terms, self.how.secret, self.how.timeout_s)
         options, bound = self.how.more, self.bound
         return connect_mesh(self.link, self.rank, self.addresses, options=options, bound=bound, **vars(meeting))
 
@@ -242,7 +255,8 @@ def open_fallback_group(
         call_timeout_s=options.call_timeout_s,
         codec=options.codec,
         codec_elements=options.packet_elements,
-        token=options.token,
+        verify=options.verify,
+        token=options.secret,
         more={"keys": options.keys} if options.keys else {},
     )
     join = partial(SwitchGroup.join, switch, job, rank, len(addresses))
@@ -263,14 +277,14 @@ def _open_switch_group(opening: _Opening) -> Group:
             codec=how.codec or JoinOptions.codec,
             codec_seed=how.codec_seed,
             token=how.token,
+            token_file=how.token_file,
+            verify=how.verify,
             **how.more,
         )
     except TypeError as error:
         raise JobError(f"method switch: {error}") from error
     if how.fallback is not None:
         return open_fallback_group(*place, opening.addresses, options, how.fallback, opening.bound)
-    if how.token:
-        raise JobError("option token: members of a job on a switch have none; give the switch keys (option keys)")
     return SwitchGroup.join(*place, opening.workers, options)
 
 
@@ -284,7 +298,7 @@ def _open_ps_group(opening: _Opening) -> Group:
         config = PsConfig(len(workers), len(servers) or len(workers), **named)
     except (TypeError, ValueError) as error:
         raise JobError(f"option ps: {error}") from error
-    options = PsOptions(timeout_s=how.timeout_s, credit_bytes=how.credit_bytes, token=how.token, link=how.more)
+    options = PsOptions(timeout_s=how.timeout_s, credit_bytes=how.credit_bytes, token=how.secret, link=how.more)
     named = {"config": config, "job": opening.job, "options": options, "bound": opening.bound}
     return opening.coded(open_ps_group(opening.link, opening.rank, workers, servers, **named))
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from switchagg.errors import DecodeError
+from transport.meshes.job_key import job_key
 from transport.meshes.mesh import link_text
-from transport.meshes.mesh_handshake import handshake_key
 
 HELLO_BYTES_MAX = 9 + 3 * 255
 ANYBODY = 0xFFFF
@@ -68,7 +68,7 @@ class Meeting:
     @property
     def key(self) -> bytes:
         """The key that members prove to each other."""
-        return handshake_key(self.token, self.job)
+        return job_key(self.token, self.job)
 
     def hello(self, link: str, classes: Sequence[int], member: int, members: int) -> Hello:
         """The hello of a member, over a link with these classes. Raises ValueError."""

@@ -21,7 +21,6 @@ from switchagg.errors import DecodeError
 MAGIC = b"sahelo"
 VERSION = 3
 NONCE_BYTES, DIGEST_BYTES = 16, 32
-TOKEN_CHARACTERS_MIN = 16
 BODY_BYTES_MAX = 1000
 MESSAGE_BYTES_MAX = 58 + BODY_BYTES_MAX
 NO_PROOF = "it has another token (SWITCHAGG_TOKEN) than this job, or came for a job of another name"
@@ -37,11 +36,6 @@ class HandshakeKind(IntEnum):
     connection between two members that have met."""
 
     OPENING, CHALLENGE, PROOF, ANSWER, REFUSAL, FLOW = range(6)
-
-
-def handshake_key(token: str, job: str) -> bytes:
-    """The key of both sides: it follows from the token; without a token from the job's name, which is no secret."""
-    return hashlib.blake2b((token or job).encode(), digest_size=32, person=b"sa token" if token else b"sa job").digest()
 
 
 def trouble_of(error: DecodeError) -> str:

@@ -4,8 +4,6 @@ sent to others."""
 import contextlib
 import ipaddress
 import logging
-import os
-import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,14 +12,11 @@ from switchagg.errors import JobError
 from transport.links.link import Address
 from transport.links.link_kinds import LINKS, links_with
 from transport.links.udp_link import UdpLink
+from transport.meshes.job_key import MAKE_ONE, TOKEN_VARIABLE, job_token
 from transport.meshes.mesh import Mesh, checked_classes
-from transport.meshes.mesh_handshake import TOKEN_CHARACTERS_MIN
 from transport.meshes.tcp_gathering import listen
 
 logger = logging.getLogger(__name__)
-
-TOKEN_VARIABLE = "SWITCHAGG_TOKEN"
-"""The secret of a job, the same for all its members; in the environment, as other users can read command lines."""
 
 
 class BoundPlace:
@@ -76,21 +71,6 @@ def bind_shared(host: str) -> BoundPlace:
     return BoundPlace(held.getsockname(), held)
 
 
-def new_token() -> str:
-    """A secret for one job."""
-    return secrets.token_hex(32)
-
-
-def job_token(token: str = "") -> str:
-    """A job's secret: the given one, or else the environment's; "" without one. Raises JobError for a short one."""
-    token = (token or os.environ.get(TOKEN_VARIABLE, "")).strip()
-    if 0 < len(token) < TOKEN_CHARACTERS_MIN:
-        raise JobError(
-            f"{TOKEN_VARIABLE}: a token of {len(token)} characters can be guessed; make one with `openssl rand -hex 32`"
-        )
-    return token
-
-
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -104,7 +84,7 @@ def no_token_text(addresses: Sequence[Address]) -> str:
         if not _is_loopback(host):
             return (
                 f"no {TOKEN_VARIABLE}: whoever reaches {host}:{port} and knows the job's name may take part; set it to "
-                "the same secret for every member (openssl rand -hex 32)"
+                f"the same secret for every member ({MAKE_ONE})"
             )
     return ""
 

@@ -9,7 +9,6 @@ import fcntl
 import json
 import logging
 import os
-import secrets
 import socket
 import struct
 import threading
@@ -32,6 +31,7 @@ from transport.contracts.group_contract import Group
 from transport.group.method_name import MethodName, parse
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.links.link_kinds import LINKS, links_with
+from transport.meshes.job_key import job_token, new_token
 
 if TYPE_CHECKING:
     from transport.meshes.mesh_opening import BoundPlace
@@ -66,7 +66,8 @@ METHODS_TERMS = ("codec", "sparing", "can_fall_back")
 class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
     """How a group uses the switch: `pg_options` of init_process_group and new_group, or else the environment.
 
-    A field's variable is SWITCHAGG_ and its name in capitals, for example SWITCHAGG_SWITCH=tcp://10.0.0.9:5555.
+    A field's variable is SWITCHAGG_ and its name in capitals, for example SWITCHAGG_SWITCH=tcp://10.0.0.9:5555. Without
+    a token rank 0 makes one for each group, and other ranks read it in the group's store: it is as secret as the store.
     """
 
     switch: str = ""
@@ -86,9 +87,6 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
         SLOTS_LEAST, 0, MAX_SLOTS, "slots", "With so many in all the job begins, too; 0: with all its windows only"
     )
     """By default a group leaves room for more groups, too."""
-    token: str = field(default="", repr=False)
-    """The secret by which ranks of host methods know each other; the same on all. "": rank 0 makes a token for each
-    group, and other ranks read it in the group's store, so it is as secret as the store."""
     fallback: str = ""
     """A host method, `ring` for example, that calls take, with the same bits, while the switch has no slots for the
     job. "": a job for which there are no slots at its start uses Gloo, and a running job is never asked to leave."""
@@ -155,8 +153,10 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
         if name.is_switch:
             variables["SWITCHAGG_STREAMS"] = len(self.priorities) or self.stream_count
             variables |= {"SWITCHAGG_SWITCH": bool(self.switch), "SWITCHAGG_KEYS": bool(self.keys)}
-        if name.method != "gloo" and (self.fallback or not name.is_switch):
-            variables["SWITCHAGG_TOKEN"] = bool(self.token)
+        if name.codec and not name.is_switch:
+            variables["SWITCHAGG_VERIFY"] = self.verify
+        if name.method != "gloo":
+            variables["SWITCHAGG_TOKEN"] = bool(self.token or self.token_file)
         return variables
 
     def local_address(self) -> str:
@@ -330,7 +330,9 @@ class Rendezvous:
         Raises DistBackendError, on all ranks, if any couldn't join for another reason, or didn't come within the
         group's timeout; it names the rank.
         """
-        place, here = (None, "") if self.method.is_switch and not self.options.fallback else self._bind()
+        options = self.options
+        token = "" if self.rank or options.token or options.token_file else new_token()
+        place, here = (None, token) if self.method.is_switch and not options.fallback else self._bind(token)
         # The switch's patience is short, the group's is not: a rank may legitimately come here minutes later.
         try:
             places = self._exchange(f"{self.job}/{lane}/here", here, self.timeout_s)
@@ -402,6 +404,7 @@ class Rendezvous:
         options = self.options
         try:
             join_options = options.join_options(self._join_limit_s)
+            join_options = replace(join_options, token=self._token(places), token_file="")
             job = f"{self.job}/{lane}"
             if options.fallback:
                 from transport.group.group_opening import (
@@ -409,7 +412,6 @@ class Rendezvous:
                 )
 
                 addresses = _addresses(places)
-                join_options = replace(join_options, token=self._token(places))
                 session = open_fallback_group(
                     options.switch, job, self.rank, addresses, join_options, options.fallback, place, peer_failed
                 )
@@ -425,8 +427,8 @@ class Rendezvous:
             return f"{FAILED}: {type(error).__name__}: {error}", None
         return JOINED, session
 
-    def _bind(self) -> "tuple[BoundPlace | None, str]":
-        """A port of this rank, and the text to publish: its address, or why there is no port."""
+    def _bind(self, token: str) -> "tuple[BoundPlace | None, str]":
+        """A port of this rank, and the text to publish: its address and the token, or why there is no port."""
         from transport.meshes.mesh_opening import bind_place
 
         try:
@@ -434,7 +436,6 @@ class Rendezvous:
             place = bind_place(link, self.options.local_address())
         except (JobError, OSError, ValueError) as error:
             return None, f"{FAILED}: {error}"
-        token = "" if self.rank or self.options.token else secrets.token_hex(32)
         return place, f"{place.address[0]} {place.address[1]} {token}"
 
     def _try_host_group(self, lane: int, place: "BoundPlace | None", places: list[str]) -> tuple[str, Group | None]:
@@ -454,6 +455,7 @@ class Rendezvous:
             coded: dict[str, Any] = {
                 "codec": codec,
                 "codec_elements": elements if codec else None,
+                "verify": self.options.verify,
                 "codec_seed": self.options.codec_seed,
             }
             if self.options.bounded:
@@ -470,8 +472,11 @@ class Rendezvous:
         return JOINED, session
 
     def _token(self, places: list[str]) -> str:
-        """The job's secret: the option, or the token that rank 0 has published behind its address."""
-        return self.options.token or places[0].split(" ")[2]
+        """The job's secret: the option's, or the token that rank 0 has published. Raises JobError."""
+        options = self.options
+        if options.token or options.token_file:
+            return job_token(options.token, options.token_file)
+        return places[0].rpartition(" ")[2]
 
     def _exchange(self, prefix: str, words: str, timeout_s: float) -> list[str]:
         """The texts that all ranks have published under this prefix."""

@@ -1,7 +1,7 @@
 """JoinOptions: how a worker joins a job on a switch; checked once, when made."""
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 
 from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.spec import CodecSpec, parse_sums
@@ -10,6 +10,7 @@ from switchagg.job import JobConfig
 from switchagg.join import CALL_TIMEOUT_S, TIMEOUT_NS_MAX, JobTerms, LocalOptions, MemberOptions
 from transport.links.link_kind import LinkKind
 from transport.links.link_kinds import LINKS, links_with
+from transport.meshes.job_key import job_token, key_check
 from transport.rdma.provider import RdmaOptions
 
 CREDIT_BYTES = 1 << 17
@@ -37,8 +38,6 @@ class JoinOptions(JobTerms, MemberOptions, LocalOptions):
     """In place of call_timeout_s: timeouts in a row."""
     rdma: RdmaOptions | None = None
     """Options of the link rdma alone."""
-    token: str = field(default="", repr=False)
-    """Secret of the host method by which a job goes on without the switch, as of GroupOptions."""
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -90,11 +89,16 @@ class JoinOptions(JobTerms, MemberOptions, LocalOptions):
         except ValueError as error:
             raise JobError(str(error)) from None
 
-    @property
-    def resolved_terms(self) -> JobTerms:
-        """The terms as the join says them, without defaults."""
+    def resolved_terms(self, job: str, workers: int) -> JobTerms:
+        """The terms as the join says them, without defaults. Raises JobError for a token that can't be one."""
         codec = self.codec_spec.agreed_text(self.codec_seed)
-        return replace(self.terms, codec=codec, codec_seed=0).resolved(self.kind.elements)
+        terms = replace(self.terms, codec=codec, codec_seed=0).resolved(self.kind.elements)
+        return replace(terms, key_check=key_check(self.secret, job)) if terms.verify == "on" else terms
+
+    @property
+    def secret(self) -> str:
+        """The job's token, or "" without one. Raises JobError."""
+        return job_token(self.token, self.token_file)
 
     @property
     def packet_elements(self) -> int:

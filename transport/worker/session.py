@@ -41,6 +41,7 @@ from switchagg.priority import class_of
 from transport.contracts.group_contract import Matching
 from transport.control import control_messages
 from transport.links.addresses import facing, parse_endpoint, resolve_host
+from transport.meshes.job_key import sum_key
 from transport.worker.coded_calls import CodedSessionCalls
 from transport.worker.exit_reason import exit_reason, listen
 from transport.worker.join_options import JoinOptions
@@ -90,6 +91,8 @@ class SwitchSession:
             logger.warning("%s", options.codec_spec.warning)
         try:
             admitted = membership.admission(cancelled)
+            if fault := admitted.fault(join):
+                raise JobError(f"the switch at {switch} {fault}")
             self.job: JobConfig = admitted.config(retry_limit=options.retries)
             if end.queue_pair and len(admitted.queue_pairs) != join.workers:
                 raise JobError(f"the switch at {switch} has no {options.kind.label} queue pair for each rank")
@@ -103,7 +106,8 @@ class SwitchSession:
             members = {place.rank: place for place in admitted.members}
             framing_bytes = options.kind.framing.packet_bytes
             diagnosis = PathDiagnosis(membership, self.job, members, join.address, switch_address, framing_bytes)
-            loop = self._open_loop(end, admitted, join.incarnation, diagnosis)
+            key = sum_key(options.secret, join.job, self.job.generation, admitted.nonces)
+            loop = self._open_loop(end, admitted, join.incarnation, diagnosis, key)
         except BaseException as error:
             membership.give_up_joining(error)
             raise
@@ -113,13 +117,18 @@ class SwitchSession:
         listen()
 
     def _open_loop(
-        self, end: WorkerEndpoint, admitted: control_messages.Admitted, secret: int, diagnosis: PathDiagnosis
+        self,
+        end: WorkerEndpoint,
+        admitted: control_messages.Admitted,
+        secret: int,
+        diagnosis: PathDiagnosis,
+        key: bytes,
     ) -> CallLoop:
         """The loop that carries this rank's packets."""
         queue_pair = admitted.queue_pairs[self.rank] if end.queue_pair else None
         native, switch_address = self.core == "native", diagnosis.switch_address
         place = Admission(self.job, self.rank, switch_address, native, diagnosis.stream_failed, queue_pair, secret)
-        return end.loop(replace(place, wire_rank=admitted.wire_rank))
+        return end.loop(replace(place, wire_rank=admitted.wire_rank, key=key))
 
     @classmethod
     def join(
@@ -151,6 +160,7 @@ class SwitchSession:
         except ValueError as error:
             raise JobError(str(error)) from None
         try:
+            terms = options.resolved_terms(job, workers)
             join = Join(
                 job=job,
                 workers=workers,
@@ -160,8 +170,9 @@ class SwitchSession:
                 timeout_ns=round(options.timeout_s * 1e9),
                 queue_pair=end.queue_pair,
                 packets_held=end.packets_held,
+                nonce=secrets.randbits(63),
                 **shared_fields(options, MemberOptions),
-                **vars(options.resolved_terms),
+                **vars(terms),
             )
             return cls(end, join, switch, options, cancelled)
         except BaseException:

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from switchagg.endpoint import StreamFailed
 from switchagg.job import JobConfig
@@ -34,6 +34,8 @@ class Admission:
     queue_pair: QueuePairEnd | None = None
     secret: int = 0
     wire_rank: int | None = None
+    key: bytes = bytes(16)
+    """Of verified sums (C26)."""
 
 
 class WorkerEndpoint(Protocol):
@@ -74,7 +76,7 @@ class LinkEndpoint:
     def loop(self, admission: Admission) -> CallLoop:
         """See `WorkerEndpoint.loop`."""
         place = self._link, admission.job, admission.rank, admission.switch
-        how: dict[str, Any] = {"on_stream_failed": admission.on_stream_failed, "wire_rank": admission.wire_rank}
+        how = {name: getattr(admission, name) for name in ("on_stream_failed", "wire_rank", "key")}
         if admission.native and isinstance(self._link, UdpLink):
             return NativeWorkerLoop(*place, **how)
         return WorkerLoop(*place, native=admission.native, **how)

@@ -69,9 +69,10 @@ class CallLoop(ABC):
 
     link: bound, not to be used by others from now on; the loop closes it when the thread ends. switch_address: where
     the switch's data link is; other datagrams are counted as drop_unknown_sender and ignored. wire_rank: our
-    rank at that switch, one of several (H1); None: as rank. on_stream_failed: called in the loop's thread when a stream
-    has exhausted its retries; must be quick and must see to it that `fail` is called soon (from any thread) with what
-    can be found out, such as the missing ranks. Without it the loop fails by itself, naming stream, slot and chunk.
+    rank at that switch, one of several (H1); None: as rank. key: of verified sums (C26). on_stream_failed: called in
+    the loop's thread when a stream has exhausted its retries, or has a wrong sum; must be quick and must see to it
+    that `fail` is called soon (from any thread) with what can be found out, such as the missing ranks. Without it the
+    loop fails by itself, naming stream, slot and chunk.
 
     The thread starts at once. It ends at `fail`, `close` or any unexpected exception; in each case every pending call
     fails with that exception, and so does every later one; what the machine refuses (OSError, MemoryError) becomes an
@@ -87,11 +88,13 @@ class CallLoop(ABC):
         *,
         on_stream_failed: Callable[[StreamFailed], None] | None = None,
         wire_rank: int | None = None,
+        key: bytes = bytes(16),
     ) -> None:
         self._link = link
         self._job = job
         self._rank = rank
         self._wire_rank = wire_rank
+        self._key_of_sums = key
         self._switch = link.resolve(switch_address)
         self._on_stream_failed = on_stream_failed
         self._diagnosis: tuple[int, StreamFailed] | None = None

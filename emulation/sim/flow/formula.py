@@ -80,6 +80,7 @@ def formula_shape(
         servers=config.servers,
         push_then_pull=bool(config.ps.get("push_then_pull")),
         fabric=config.fabric,
+        verify=config.verify,
         **vars(config.costs),
     )
     built = network.links(name.method)
@@ -88,7 +89,7 @@ def formula_shape(
     elements = elements_of(name, config.elements, network.mtu_bytes)
     share = float(payload_share(name, elements, network.mtu_bytes))
     if name.is_switch:
-        share *= coded_share(name, str(dtype), elements, config.workers)
+        share *= coded_share(name, str(dtype), elements, config.workers, network.tag_elements(elements))
     needed, alone_ns = call_ns(name, network, kind, size_bytes, MessageCost(alpha_ns, share, config.message_bytes))
     busy_ns = max(needed.link_ns, needed.host_ns)
     routed = name.is_switch and len(built.aggregators) > 1

@@ -256,7 +256,7 @@ class Simulation(ABC):
                 RoundCoding(
                     compression,
                     RoundKeys(rank, seed),
-                    self.config.elements,
+                    self.config.room,
                     in_plain_rounds=self.codes_in_rounds,
                 )
                 for rank, compression in enumerate(self._compressions)

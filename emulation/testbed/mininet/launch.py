@@ -32,7 +32,7 @@ from switchagg.errors import SwitchaggError
 from switchagg.priority import CLASSES
 from transport.group.method_name import MethodName
 from transport.links.link_kinds import LINKS
-from transport.meshes.mesh_opening import TOKEN_VARIABLE, new_token
+from transport.meshes.job_key import TOKEN_VARIABLE, new_token
 from transport.rdma.rdma_sockets import SEGMENTS_VARIABLE
 
 if TYPE_CHECKING:

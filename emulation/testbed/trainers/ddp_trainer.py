@@ -460,6 +460,8 @@ def host_group(config: TrainerConfig, priorities: Sequence[int] = ()) -> Group:
             codec_elements=config.elements if name.codec else None,
             codec_seed=options.codec_seed,
             token=options.token,
+            token_file=options.token_file,
+            verify=options.verify,
         ),
     )
 

@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchagg.errors import DecodeError
+from transport.meshes.job_key import job_key
 from transport.meshes.mesh_handshake import (
     MESSAGE_BYTES_MAX,
     HandshakeKind,
     Listener,
     PeerSession,
-    handshake_key,
     kind_of,
     pack_opening,
     size_bytes,
 )
 
 TOKEN = "0123456789abcdef0123456789abcdef"
-KEY, OTHER_KEY = handshake_key(TOKEN, "train"), handshake_key(TOKEN[::-1], "train")
+KEY, OTHER_KEY = job_key(TOKEN, "train"), job_key(TOKEN[::-1], "train")
 NONCE, SECRET = bytes(range(16)), bytes(range(100, 132))
 LISTENER = Listener(KEY, SECRET)
 GOLDEN = {
@@ -62,7 +62,7 @@ def run(key: bytes = KEY, nonce: bytes = NONCE, place: bytes = b"here") -> dict[
 
 def test_the_bytes_of_a_handshake_are_these() -> None:
     assert {name: message.hex() for name, message in run().items()} == GOLDEN
-    assert handshake_key("", "train").hex() == "0480a254bc4c588b7f9f81e7d7ae5a6efe604def7fbb56bbc7628f4d2538013b"
+    assert job_key("", "train").hex() == "0480a254bc4c588b7f9f81e7d7ae5a6efe604def7fbb56bbc7628f4d2538013b"
 
 
 def test_a_message_s_start_gives_its_length_and_a_challenge_is_shorter_than_its_opening() -> None:
@@ -73,7 +73,7 @@ def test_a_message_s_start_gives_its_length_and_a_challenge_is_shorter_than_its_
     assert len(messages["challenge"]) < len(messages["opening"])
 
 
-@pytest.mark.parametrize("key", [OTHER_KEY, handshake_key("", "train"), handshake_key(TOKEN, "train")[::-1]])
+@pytest.mark.parametrize("key", [OTHER_KEY, job_key("", "train"), job_key(TOKEN, "train")[::-1]])
 def test_who_has_another_key_passes_on_neither_side(key: bytes) -> None:
     with pytest.raises(DecodeError, match="another token"):
         run(key)
@@ -83,9 +83,9 @@ def test_who_has_another_key_passes_on_neither_side(key: bytes) -> None:
 
 
 def test_without_a_token_the_job_s_name_is_the_key_and_with_one_it_is_not() -> None:
-    assert handshake_key("", "train") != handshake_key("", "other")
-    assert handshake_key(TOKEN, "train") == handshake_key(TOKEN, "other")
-    assert handshake_key("", TOKEN) != handshake_key(TOKEN, "")
+    assert job_key("", "train") != job_key("", "other")
+    assert job_key(TOKEN, "train") == job_key(TOKEN, "other")
+    assert job_key("", TOKEN) != job_key(TOKEN, "")
 
 
 @pytest.mark.parametrize(

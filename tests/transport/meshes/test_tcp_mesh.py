@@ -14,9 +14,10 @@ from tests.transport.contracts.meshes import KINDS, LIVENESS_S, connect_all, fre
 from transport.links.outages import patience_s
 from transport.meshes.credit_queue import Sends
 from transport.meshes.hello import Hello, unpack
+from transport.meshes.job_key import job_key
 from transport.meshes.mesh import URGENT, MemberLost, MessageReceived, MessageSent, OutgoingMessage
 from transport.meshes.mesh_handshake import HandshakeKind as MessageKind
-from transport.meshes.mesh_handshake import PeerSession, handshake_key, pack_opening, size_bytes
+from transport.meshes.mesh_handshake import PeerSession, pack_opening, size_bytes
 from transport.meshes.tcp_gathering import TcpOptions, congestion_control_of, listen
 from transport.meshes.tcp_mesh import TcpMesh
 
@@ -42,7 +43,7 @@ def a_mesh_and_a_bare_peer(**options: Any) -> tuple[Any, socket.socket]:
     )
     joiner.start()
     peer = socket.create_connection(address, LIVENESS_S)
-    key, nonce = handshake_key("", "j"), bytes(16)
+    key, nonce = job_key("", "j"), bytes(16)
     for byte in pack_opening(nonce):  # one byte at a time is an opening too
         peer.sendall(bytes([byte]))
     session = PeerSession.challenged(key, nonce, read_message(peer))

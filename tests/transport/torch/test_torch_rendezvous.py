@@ -94,7 +94,9 @@ def test_all_join(switch: FakeSwitch) -> None:
     sparing = {"slots_least": 8, "sparing": True}
     wish = JoinOptions(streams=3, segments_max=41, split_calls=True, timeout_s=5.0, call_timeout_s=1e6, **sparing)
     place = {"switch": "tcp://fake:1", "job": "job/0", "rank": switch.joined[0]["rank"], "workers": 3}
-    assert switch.joined[0] == {**place, **vars(wish)}
+    (token,) = {joined["token"] for joined in switch.joined}
+    assert len(token) == 64
+    assert switch.joined[0] == {**place, **vars(wish), "token": token}
     assert (wish.packet_elements, wish.windows) == (360, (256, 256, 256))
 
 

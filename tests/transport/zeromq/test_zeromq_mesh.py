@@ -25,8 +25,9 @@ from tests.transport.contracts.meshes import (
 )
 from transport.links.link import Address
 from transport.meshes.hello import Hello
+from transport.meshes.job_key import job_key
 from transport.meshes.mesh import Event, MemberLost, MessageReceived, MessageSent
-from transport.meshes.mesh_handshake import HandshakeKind, PeerSession, handshake_key, pack_opening
+from transport.meshes.mesh_handshake import HandshakeKind, PeerSession, pack_opening
 from transport.zeromq.zmq_gathering import BYE, CONTROL, FLOW, HELLO, LOST
 from transport.zeromq.zmq_link import ZeroMqLink
 from transport.zeromq.zmq_mesh import COPIED_BYTES, ZERO_COPY_BYTES, ZeroMqMesh
@@ -259,7 +260,7 @@ def test_garbage_neither_ends_nor_stalls_a_mesh(pair: list[Any]) -> None:
         assert received(events) == [(1, b"h", bytes(ticket * 5000)) for ticket in range(20)]
         assert not any(isinstance(event, MemberLost) for event in events)
         _, _, challenge = dealer.recv_multipart()  # the opening was answered
-        session = PeerSession.challenged(handshake_key("", "a"), bytes(16), challenge)
+        session = PeerSession.challenged(job_key("", "a"), bytes(16), challenge)
         late = session.seal(HandshakeKind.PROOF, Hello("a", "", "zeromq", 1, 2).pack())
         dealer.send_multipart([CONTROL, HELLO, late])
         turn([here], lambda _: bool(dealer.poll(10)))

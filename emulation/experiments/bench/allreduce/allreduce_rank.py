@@ -101,8 +101,8 @@ class AllreduceRank:
                 contestant = self._contestants[name] = open_contestant(order, self._place)
                 method, options = order.method.method, order.scenario
                 elements = elements_of(method, options.switch.elements, options.topology.mtu_bytes)
-                place = self._place
-                self._checks[name] = SumCheck(method, self._numbers, place.workers, place.dtype, elements)
+                place, room = self._place, elements - options.network.tag_elements(elements)
+                self._checks[name] = SumCheck(method, self._numbers, place.workers, place.dtype, room)
                 return MethodOpened(contestant.facts())
             case RunOperations():
                 return self._run(name, order)

@@ -62,6 +62,7 @@ class SwitchContestant:
                 segments_max=order.segments_max,
                 codec=method.method.codec or JoinOptions.codec,
                 via=place.via,
+                verify=options.verify,
             ),
         )
 
@@ -101,6 +102,7 @@ class HostMethod:
                 more=over_tcp if chosen else {},
                 codec=codec or None,
                 codec_elements=elements if codec else None,
+                verify=order.scenario.switch.verify,
             ),
         )
         self._details = {"link": method.carrier, **self._group.status()}

@@ -104,7 +104,7 @@ class SumCheck:
     """
 
     def __init__(self, method: MethodName, numbers: ExactInputs, workers: int, dtype: str, elements: int) -> None:
-        """elements: E of the switch whose bits the method gives."""
+        """elements: of a row of the switch whose bits the method gives."""
         spec = method.spec if dtype == "float32" else None
         self._method, self._numbers, self._workers, self._elements = method, numbers, workers, elements
         self._tolerance = tolerance(method, workers, dtype)

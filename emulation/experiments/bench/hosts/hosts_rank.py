@@ -30,7 +30,7 @@ from emulation.experiments.bench import document
 from emulation.experiments.bench.allreduce.exact_inputs import ExactInputs, SumCheck, tensors_of
 from emulation.experiments.bench.hosts import hosts_rows
 from emulation.experiments.bench.hosts.hosts_plan import BASELINE, HostsPlan, same_or_raise
-from emulation.experiments.bench.hosts.hosts_rows import ELEMENTS, MethodMeasurements, RankHost, RowContext
+from emulation.experiments.bench.hosts.hosts_rows import MethodMeasurements, RankHost, RowContext
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import ScenarioError
 from emulation.testbed.host import host_facts, interface_bytes
@@ -106,7 +106,7 @@ def measure(plan: HostsPlan, files: Files, place: RankHost) -> None:
     places = _agreed(plan, files, place)
     mtu_bytes, remote = min(rank_host.mtu_bytes for rank_host in places), sum(rank_host.remote for rank_host in places)
     rank, workers = place.rank, len(places)
-    setting = RowContext(plan, workers, mtu_bytes, remote)
+    setting = RowContext(plan, workers, mtu_bytes, remote, SwitchOptions.from_environment().verify)
     in_numpy = "float32" if plan.item_bytes == 2 else plan.datatype
     counts = plan.counts(workers)
     numbers = ExactInputs(rank, workers, in_numpy, counts[-1], plan.greatest(workers), plan.op)
@@ -192,7 +192,7 @@ class _Contestant:
     def __init__(self, setting: RowContext, name: MethodName, numbers: ExactInputs) -> None:
         plan = setting.plan
         self.name, self.numbers, self._plan = name, numbers, plan
-        self.check = SumCheck(name, numbers, setting.workers, plan.datatype, ELEMENTS)
+        self.check = SumCheck(name, numbers, setting.workers, plan.datatype, setting.room)
         timeout = timedelta(seconds=plan.timeout_s)
         self.is_switchagg = name.method != BASELINE
         self.checked = not plan.unchecked(name)

@@ -15,6 +15,7 @@ from emulation.experiments.bench.hosts.hosts_plan import AVERAGES, BASELINE, Hos
 from emulation.scenario.bounds import NetworkParameters, coded_share, loads, payload_share
 from emulation.testbed.certificate.fidelity import rate_text
 from switchagg.description import COMBINING, KINDS
+from switchagg.join import JobTerms
 from transport.group.method_name import MethodName
 from transport.links.link_kinds import LINKS
 
@@ -81,12 +82,19 @@ class MethodMeasurements:
 
 @dataclass(frozen=True)
 class RowContext:
-    """Context that rows need beside measurements. remote: ranks that reach the switch over its host's link."""
+    """Context that rows need beside measurements. remote: ranks that reach the switch over its host's link. verify:
+    whether sums are verified (`switchagg.job.PacketTerms`)."""
 
     plan: HostsPlan
     workers: int
     mtu_bytes: int
     remote: int
+    verify: str = "auto"
+
+    @property
+    def room(self) -> int:
+        """Values of a packet beside a sum's tag."""
+        return JobTerms(verify=self.verify).resolved(ELEMENTS).room
 
 
 def row(
@@ -155,12 +163,13 @@ def bound_ns(setting: RowContext, name: MethodName, size: int) -> float | None:
     if not plan.link_bps or plan.item_bytes == 8:
         return None
     share, sums = float(payload_share(name, ELEMENTS, setting.mtu_bytes)), kind in COMBINING
+    network = NetworkParameters(setting.workers, plan.link_bps, setting.mtu_bytes, ELEMENTS)
     if sums and name.method != BASELINE:  # 16-bit floats travel as float32
         size = size * 4 // plan.item_bytes
-        share *= coded_share(name, "int32" if plan.datatype == "int32" else "float32", ELEMENTS, setting.workers)
+        dtype, tag_elements = "int32" if plan.datatype == "int32" else "float32", ELEMENTS - setting.room
+        share *= coded_share(name, dtype, ELEMENTS, setting.workers, 0 if plan.op == "max" else tag_elements)
     arrays = plan.kind.factor(setting.workers)  # an all-to-all keeps this factor
     if kind in KINDS:
-        network = NetworkParameters(setting.workers, plan.link_bps, setting.mtu_bytes, ELEMENTS)
         routed = not name.in_packets or LINKS[name.link].header_only
         arrays = float(max(loads(name.method, network, kind if routed else "allreduce").values()))
     of_rank = arrays * size / share * 8e9 / plan.link_bps
