@@ -425,7 +425,8 @@ def _together(
     links = network.links(name.method)
     elements = elements_of(name, network.elements, network.mtu_bytes)
     plain = float(payload_share(name, elements, network.mtu_bytes))
-    efficiency = {kind: plain if kind == "all_gather" else plain * share for kind in moved}
+    bare = 1 - network.tag_elements(elements) / elements if name.in_packets else 1.0
+    efficiency = {kind: plain * (bare if kind == "all_gather" else share) for kind in moved}
     routed = not name.in_packets or (
         name.is_switch and LINKS[name.link].header_only
     )  # else all send all values to all (W15)
