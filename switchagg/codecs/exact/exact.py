@@ -5,13 +5,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from switchagg.codecs.array_codec import ArrayCodec, ArrayShape, Memory, Reduction, SumTerms
 from switchagg.codecs.codec import Array
-from switchagg.codecs.exact.groups import GROUP, TYPES, WORKERS_MOST, Codes, Widths, codes_of, type_of, widths_of
-from switchagg.codecs.exact.integers import Words, from_words, to_words
+from switchagg.codecs.exact.groups import TYPES, WORKERS_MOST, Codes, codes_of, group_count
+from switchagg.codecs.exact.integers import from_words, to_words
 from switchagg.codecs.exact.nearest import Rounding
 from switchagg.description import Kind, shard_range
+
+TYPICAL_BYTES = 4.6
+"""Of a float32 of a gradient, measured: 4.2 to 4.8."""
 
 
 @dataclass(frozen=True)
@@ -24,54 +28,52 @@ class ExactSums(ArrayCodec):
     rounds: ClassVar[int] = 2
 
     def fault(self, workers: int) -> str:
-        return (
-            ""
-            if workers <= WORKERS_MOST
-            else f"codec exact can't sum {workers} workers exactly; at most {WORKERS_MOST}"
-        )
+        fault = f"codec exact can't sum {workers} workers exactly; at most {WORKERS_MOST}"
+        return fault if workers > WORKERS_MOST else ""
 
     def sums(self, terms: SumTerms) -> bool:
         return terms.kind in ("allreduce", "reduce_scatter") and terms.op in ("sum", "avg")
 
     def moved(self, values: int, workers: int) -> Mapping[Kind, float]:
-        return {"allreduce": 4.0 * 1.4 * values + 8.0 * values / GROUP}
+        """Of gradients; it follows from values, not from their number."""
+        return {"allreduce": TYPICAL_BYTES * values}
 
     def rounds_of(
         self, values: Array, residual: Array | None, shape: ArrayShape, memory: Sequence[Memory]
     ) -> Iterator[Reduction]:
         """Of a reduce-scatter only this rank's shard has sums."""
         terms, workers = shape.terms, shape.workers
-        kind = type_of(values.dtype)
-        rounding = Rounding(TYPES[terms.target] if terms.target else kind, workers if terms.op == "avg" else 1)
-        shards = [values]
+        target = TYPES[terms.target or values.dtype.name]
+        rounding = Rounding(target, workers if terms.op == "avg" else 1)
+        shards, shard = [values], 0
         if terms.kind == "reduce_scatter":
             ends = [shard_range(len(values) // terms.unit, rank, workers) for rank in range(workers)]
-            shards = [values[terms.unit * low : terms.unit * high] for low, high in ends]
-        codes = [self.codes(shard) for shard in shards]
-        agreed = np.concatenate(codes, axis=1)
-        local = agreed.copy()
+            shards, shard = [values[terms.unit * low : terms.unit * high] for low, high in ends], shape.rank
+        codes = np.concatenate([self.codes(part) for part in shards], axis=1)
+        agreed = codes.copy()
         yield Reduction(agreed.reshape(-1), "max")
-        if (agreed < local).any():
-            raise ValueError("codec exact: codes came back that are below this rank's: what carries the sums is faulty")
-        parts = np.split(agreed, np.cumsum([part.shape[1] for part in codes[:-1]]), axis=1)
-        widths = [widths_of(part, len(shard), workers, kind) for part, shard in zip(parts, shards, strict=True)]
-        most = max(int(width.words.sum()) for width in widths)
-        words = np.zeros((len(shards), most), np.int32)
-        for row, shard, width in zip(words, shards, widths, strict=True):
-            row[: width.words.sum()] = self.encode(shard, width, workers)
+        if (agreed < codes).any():
+            raise ValueError("codec exact: agreed codes are below this rank's own: what carries the sums is faulty")
+        agreed_of = np.split(agreed, np.cumsum([group_count(len(part)) for part in shards[:-1]]), axis=1)
+        words_of = [self.encode(part, part_codes, workers) for part, part_codes in zip(shards, agreed_of, strict=True)]
+        words, row_words = words_of[0], max(map(len, words_of))
+        if terms.kind == "reduce_scatter":
+            words = np.zeros(len(shards) * row_words, np.int32)
+            for first, part in zip(range(0, len(words), max(1, row_words)), words_of, strict=False):
+                words[first : first + len(part)] = part
         if words.size:
-            yield Reduction(words.reshape(-1), kind=terms.kind)
-        number = shape.rank if len(shards) > 1 else 0
-        self.decode(words[number].view(np.uint32), shards[number], widths[number], workers, rounding)
+            yield Reduction(words, kind=terms.kind)
+        sums = words[shard * row_words : (shard + 1) * row_words]
+        self.decode(sums, agreed_of[shard], shards[shard], workers, rounding)
 
     def codes(self, values: Array) -> Codes:
         """This rank's codes of an array."""
         return codes_of(values)
 
-    def encode(self, values: Array, widths: Widths, workers: int) -> Array:
-        """Its words, int32."""
-        return to_words(values, widths, workers)
+    def encode(self, values: Array, codes: Codes, workers: int) -> NDArray[np.int32]:
+        """This rank's words. codes: agreed."""
+        return to_words(values, codes, workers)
 
-    def decode(self, words: Words, values: Array, widths: Widths, workers: int, rounding: Rounding) -> None:
-        """Write sums to `values`. words: summed; more may follow."""
-        from_words(words, values, widths, workers, rounding)
+    def decode(self, words: NDArray[np.int32], codes: Codes, values: Array, workers: int, rounding: Rounding) -> None:
+        """Write sums to `values`. words: summed; more may follow them."""
+        from_words(words, codes, values, workers, rounding)

@@ -1,5 +1,6 @@
 """Groups of values that are as many bits wide as their own values need: rules F19 and F20 of PROTOCOL.md."""
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,10 @@ SPECIAL = 1 << 12
 """The upper code of a group that has a NaN or an infinity."""
 
 WORD_BITS = 32
+
+THIRD = WORD_BITS // 3
+"""A lane as wide lets a word have three. Digits too wide for half a word have a lower part there, if the upper part's
+lanes are no wider: then both take less than a word."""
 
 WORKERS_MOST = 1023
 """Most ranks in a sum: a special word counts them in 10 bits."""
@@ -94,40 +99,51 @@ class Widths(NamedTuple):
     words: Integers
 
 
+class Lanes(NamedTuple):
+    """A digit of so many bits that stands in lanes of `width` bits, so many to a word."""
+
+    bits: int
+    width: int
+    per_word: int
+
+    def words(self, values: int) -> int:
+        """H: words of so many values."""
+        return -(-values // self.per_word)
+
+
 class Digits(NamedTuple):
-    """How a biased integer of S + 1 bits is cut: the lowest bits in `full` words of `bits` bits each, the other `rest`
-    bits in lanes, `lanes` to a word (F20)."""
+    """How a biased integer of S + 1 bits is cut: the lowest bits in `full` words of `bits` bits, the rest in lanes, of
+    which the first have the lower bits (F20)."""
 
     bits: int
     full: int
-    rest: int
-    lanes: int
+    lanes: tuple[Lanes, ...]
 
     @property
     def total(self) -> int:
-        """How many digits a value has."""
-        return self.full + (self.rest > 0)
+        """How many digits a value has, those in lanes taken as one."""
+        return self.full + bool(self.lanes)
 
-    @property
-    def lane_bits(self) -> int:
-        """Of a lane: its digit, and room for sums."""
-        return self.rest + WORD_BITS - self.bits
-
-    def lane_words(self, values: int) -> int:
-        """Words that have the lanes of so many values."""
-        return -(-values // self.lanes) if self.rest else 0
+    def words(self, values: int) -> int:
+        """Words of so many values."""
+        return self.full * values + sum(lanes.words(values) for lanes in self.lanes)
 
     def bias(self, number: int, span: int) -> int:
         """What 2**span has in a digit."""
         return 1 << span % self.bits if number == span // self.bits else 0
 
 
+@lru_cache(maxsize=4096)
 def digits_of(span: int, workers: int) -> Digits:
     """For a group of this span; 0: of zeros alone."""
     headroom = headroom_bits(workers)
     bits = WORD_BITS - headroom
     full, rest = divmod(span + (span > 0), bits)
-    return Digits(bits, full, rest, WORD_BITS // (rest + headroom) if rest else 0)
+    half = WORD_BITS // 2 - headroom
+    lower = half if half < rest <= half + THIRD - headroom else 0
+    widths = [part for part in (lower, rest - lower) if part]
+    lanes = (Lanes(part, part + headroom, WORD_BITS // (part + headroom)) for part in widths)
+    return Digits(bits, full, tuple(lanes))
 
 
 def widths_of(codes: Codes, values: int, workers: int, kind: FloatType) -> Widths:
@@ -139,10 +155,10 @@ def widths_of(codes: Codes, values: int, workers: int, kind: FloatType) -> Width
     zero = (upper <= kind.least) | (lower == LEAST_CODE)
     spans = np.where(zero, 0, np.clip(upper - least, 1, kind.greatest - kind.least))
     sizes = np.full(len(spans), GROUP)
-    if values % GROUP:
-        sizes[-1] = values % GROUP
     some, numbers = np.unique(spans, return_inverse=True)
     cuts = [digits_of(int(span), workers) for span in some]
-    _, full, rest, lanes = np.array(cuts, np.int64).reshape(-1, 4)[numbers].T
-    words = full * sizes + np.where(rest > 0, -(-sizes // np.maximum(lanes, 1)), 0) + special * sizes
-    return Widths(sizes, spans, least, special, words)
+    words = np.array([cut.words(GROUP) for cut in cuts], np.int64)[numbers.reshape(-1)]
+    if values % GROUP:
+        sizes[-1] = values % GROUP
+        words[-1] = digits_of(int(spans[-1]), workers).words(values % GROUP)
+    return Widths(sizes, spans, least, special, words + special * sizes)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.codecs.codec import Array
-from switchagg.codecs.exact.groups import GROUP, Digits, Widths, digits_of, split
+from switchagg.codecs.exact.groups import GROUP, Codes, Digits, Lanes, Widths, digits_of, split, type_of, widths_of
 from switchagg.codecs.exact.nearest import Rounding, to_nearest
 
 Words = NDArray[np.uint32]
@@ -37,8 +37,9 @@ def _alike(widths: Widths) -> Iterator[_Alike]:
         yield _Alike(groups * GROUP + np.arange(size), words, widths.least[groups], int(span), bool(special))
 
 
-def to_words(values: Array, widths: Widths, workers: int) -> NDArray[np.int32]:
-    """This rank's words of the groups of an array."""
+def to_words(values: Array, codes: Codes, workers: int) -> NDArray[np.int32]:
+    """This rank's words of an array. codes: agreed."""
+    widths = widths_of(codes, len(values), workers, type_of(values.dtype))
     words = np.zeros(widths.words.sum(), np.uint32)
     for groups in _alike(widths):
         some = values[groups.values]
@@ -47,15 +48,15 @@ def to_words(values: Array, widths: Widths, workers: int) -> NDArray[np.int32]:
     return words.view(np.int32)
 
 
-def from_words(words: Words, values: Array, widths: Widths, workers: int, rounding: Rounding) -> None:
-    """Write the rounded sums to `values`. words: summed."""
+def from_words(words: NDArray[np.int32], codes: Codes, values: Array, workers: int, rounding: Rounding) -> None:
+    """Write the rounded sums to `values`. words: summed; more may follow."""
+    widths = widths_of(codes, len(values), workers, type_of(values.dtype))
     for groups in _alike(widths):
         digits, size = digits_of(groups.span, workers), groups.values.shape[1]
-        sums = words[groups.words]
+        sums = words.view(np.uint32)[groups.words]
         integers = _integers(sums, size, groups.span, digits, workers)
-        values[groups.values] = to_nearest(integers, groups.least, digits.bits, rounding)
-        if groups.special:
-            values[groups.values] = _with_specials(values[groups.values], sums[:, -size:])
+        results = to_nearest(integers, groups.least, digits.bits, rounding)
+        values[groups.values] = _with_specials(results, sums[:, -size:]) if groups.special else results
 
 
 def _cut(values: Array, groups: _Alike, digits: Digits) -> list[Words]:
@@ -69,43 +70,49 @@ def _cut(values: Array, groups: _Alike, digits: Digits) -> list[Words]:
         carry += sign * (window & np.uint64(mask)).astype(np.int64) + digits.bias(number, groups.span)
         parts.append((carry & mask).astype(np.uint32))
         carry >>= digits.bits
-    if digits.rest:
-        parts.append(_to_lanes(parts.pop(), digits))
+    rest = parts.pop() if digits.lanes else np.zeros(0, np.uint32)
+    for lanes in digits.lanes:
+        parts.append(_to_lanes(rest & np.uint32((1 << lanes.bits) - 1), lanes))
+        rest = rest >> np.uint32(lanes.bits)
     return parts
 
 
 def _integers(sums: Words, size: int, span: int, digits: Digits, workers: int) -> NDArray[np.int64]:
     """Summed integers, without bias, (k, size) in digits, the lowest first; the last one has the sign."""
-    parts = [sums[:, number * size : (number + 1) * size] for number in range(digits.full)]
-    if digits.rest:
-        lane_words = sums[:, digits.full * size :][:, : digits.lane_words(size)]
-        parts.append(_from_lanes(lane_words, size, digits))
-    carry, joined = np.zeros((len(sums), size), np.int64), []
+    parts = [sums[:, number * size : (number + 1) * size].astype(np.int64) for number in range(digits.full)]
+    first, shift, rest = digits.full * size, 0, np.zeros((len(sums), size), np.int64)
+    for lanes in digits.lanes:
+        end = first + lanes.words(size)
+        rest += _from_lanes(sums[:, first:end], size, lanes).astype(np.int64) << shift
+        first, shift = end, shift + lanes.bits
+    parts += [rest] * bool(digits.lanes)
+    carry, integers = np.zeros((len(sums), size), np.int64), []
     for number, part in enumerate(parts):
-        carry += part.astype(np.int64) - workers * digits.bias(number, span)
-        joined.append(carry & (1 << digits.bits) - 1)
+        carry += part - workers * digits.bias(number, span)
+        integers.append(carry & (1 << digits.bits) - 1)
         carry >>= digits.bits
-    return np.stack([*joined, carry])
+    return np.stack([*integers, carry])
 
 
-def _to_lanes(digit: Words, digits: Digits) -> Words:
+def _to_lanes(digit: Words, lanes: Lanes) -> Words:
     """Value i in word i mod H, lane i // H, of H words."""
     count, size = digit.shape
-    words = digits.lane_words(size)
-    padded = np.zeros((count, digits.lanes * words), np.uint32)
+    words = lanes.words(size)
+    padded = np.zeros((count, lanes.per_word * words), np.uint32)
     padded[:, :size] = digit
-    joined: Words = np.bitwise_or.reduce(padded.reshape(count, digits.lanes, words) << _lane_shifts(digits), axis=1)
-    return joined
+    columns = padded.reshape(count, lanes.per_word, words) << _shifts(lanes)
+    words_of: Words = np.bitwise_or.reduce(columns, axis=1)
+    return words_of
 
 
-def _from_lanes(words: Words, size: int, digits: Digits) -> Words:
-    lanes: Words = np.right_shift(words[:, np.newaxis], _lane_shifts(digits))
-    lanes &= np.uint32((1 << digits.lane_bits) - 1)
-    return np.ascontiguousarray(lanes.reshape(len(words), -1)[:, :size])
+def _from_lanes(words: Words, size: int, lanes: Lanes) -> Words:
+    columns: Words = np.right_shift(words[:, np.newaxis], _shifts(lanes))
+    columns &= np.uint32((1 << lanes.width) - 1)
+    return columns.reshape(len(words), -1)[:, :size]
 
 
-def _lane_shifts(digits: Digits) -> Words:
-    return np.arange(digits.lanes, dtype=np.uint32)[:, np.newaxis] * np.uint32(digits.lane_bits)
+def _shifts(lanes: Lanes) -> Words:
+    return np.arange(lanes.per_word, dtype=np.uint32)[:, np.newaxis] * np.uint32(lanes.width)
 
 
 def _specials(values: Array) -> Words:
@@ -119,6 +126,6 @@ def _with_specials(values: Array, counts: Words) -> Array:
     positive, negative, none = (
         counts >> np.uint32(COUNT_BITS * k) & np.uint32((1 << COUNT_BITS) - 1) for k in range(3)
     )
-    values = np.where(positive > 0, np.inf, np.where(negative > 0, -np.inf, values)).astype(values.dtype)
+    values = np.where(positive > 0, np.inf, np.where(negative > 0, -np.inf, values))
     values[(none > 0) | (positive > 0) & (negative > 0)] = np.nan
     return values
