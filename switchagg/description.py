@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 Kind = Literal[
     "allreduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "reduce", "all_to_all", "gather", "scatter"
@@ -90,6 +91,14 @@ def _first(kind: Kind, op: str, char: str, root: int, requested_op: int, sizes: 
 def difference(rank: int, words: Words, local_rank: int, local_words: Words) -> str:
     """Names both sides."""
     return f"rank {rank} calls {_text(words)}, rank {local_rank} calls {_text(local_words)}"
+
+
+def other_call(words: NDArray[np.int32], rank: int) -> tuple[int, str] | None:
+    """The first rank that makes another call than this one, and the `difference`; None: all make the same. words: of
+    all ranks, WORDS each."""
+    of_ranks = words.view(np.uint32).reshape(-1, WORDS).tolist()
+    other = next((other for other, its_words in enumerate(of_ranks) if its_words != of_ranks[rank]), None)
+    return None if other is None else (other, difference(other, tuple(of_ranks[other]), rank, tuple(of_ranks[rank])))
 
 
 def requested_op_text(requested_op: int, op: str, dtype: str) -> tuple[str, str]:

@@ -21,34 +21,29 @@ from numpy.typing import NDArray
 from switchagg.calls.array_calls import chunked_call, description_call
 from switchagg.calls.chunked_call import ArrayCall, Call, ChunkedCall
 from switchagg.calls.small_call import Predictions, SmallCall
-from switchagg.description import WORDS, difference
+from switchagg.calls.verified_sums import AwaitedResult, VerifiedSums
+from switchagg.description import WORDS, other_call
 from switchagg.job import MAX_CHILDREN, MODULUS, JobConfig
 from switchagg.priority import class_of
 from switchagg.rto import RetransmissionTimeout
+from switchagg.tag import KEY_BYTES
 from switchagg.window import CallInFlight, Window
 from switchagg.wire import (
-    FLAG_RESULT,
     FLAG_RETRANSMISSION,
     FLAG_VERSION,
     HEADER_BYTES,
-    KINDS,
     MARKED,
-    OWNERS,
+    RESULTS,
     ROUTE_BITS,
+    SHARE_BITS,
     Bundle,
     fault,
     frame_bytes,
     givers,
     headers,
-    kind_of,
     pack_header,
     payload,
 )
-
-RESULTS = frozenset(kind for kind in KINDS if kind & FLAG_RESULT)
-
-SHARE_BITS = ROUTE_BITS | (kind_of(0, 0, 0, OWNERS - 1) ^ kind_of(0, 0))
-"""The bits of a packet's kind that are its route and owner."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,16 +69,24 @@ class StreamFailed:
     rank: int | None = None
 
 
+TOO_EARLY = "wrong sum, which came too early to be asked for again"
+
+
+class WrongSum(StreamFailed):
+    """The stream has given up as a sum is wrong, also when it was asked for again, or can't be (V7 to V9)."""
+
+
 Event = CallCompleted | StreamFailed
 
 
 class Endpoint:
     """The worker `rank` of `job`. Every time is a monotonic `now_ns` from any origin, never decreasing.
 
-    wire_rank: its index among what sends to its switch, which packets carry; None: as `rank` (H1).
+    wire_rank: its index among what sends to its switch, which packets carry; None: as `rank` (H1). key: of the
+    generation, 16 bytes, for jobs that verify sums (V1).
     """
 
-    def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None) -> None:
+    def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None, key: bytes = bytes(KEY_BYTES)) -> None:
         assert 0 <= rank < job.workers
         self.job = job
         self.rank = rank
@@ -93,6 +96,7 @@ class Endpoint:
         self._frame_bytes = frame_bytes(job.elements)
         self._events: deque[Event] = deque()
         self._predictions = Predictions()
+        self._sums = VerifiedSums(job, rank, key, self._gives) if job.tag_elements else None
         timeouts = {
             config.priority: RetransmissionTimeout(job.rto_initial_ns, job.rto_min_ns, job.rto_max_ns)
             for config in job.streams
@@ -119,9 +123,14 @@ class Endpoint:
             return
         awaited: dict[int, tuple[CallInFlight, list[int], list[int]]] = {}
         touched: dict[int, Window] = {}
-        for row, fields in enumerate(headers(bundle).tolist()):
+        rows_fields = headers(bundle).tolist()
+        wrong = self._wrong_rows(bundle, rows_fields) if self._sums and size > HEADER_BYTES else ()
+        for row, fields in enumerate(rows_fields):
             window = self._window_of(fields, bundle[row])
             if window is None:
+                continue
+            if row in wrong:
+                self._refuse(window, fields[2] - window.first_slot)
                 continue
             marked = fields[5] >= MARKED
             if marked:
@@ -226,29 +235,64 @@ class Endpoint:
         header-only."""
         return bool(givers(kind, -1) >> self.wire_rank & 1)
 
+    def _is_result(self, fields: tuple[int, ...], size: int) -> bool:
+        """Whether a datagram is a result of this job, of a stream that there is."""
+        kind, job_id, _, generation, stream, _, elements, _ = fields
+        return (
+            kind in RESULTS
+            and (job_id, generation) == (self.job.job_id, self.job.generation)
+            and (elements == self.job.elements or (not elements and kind & ROUTE_BITS != 0))
+            and size == frame_bytes(elements)
+            and stream < len(self._windows)
+        )
+
+    def _awaits(self, window: Window, fields: tuple[int, ...]) -> bool:
+        """Whether a result of a window is that of a chunk in flight (W5)."""
+        kind, _, slot, _, _, _, elements, chunk = fields
+        offset = slot - window.first_slot
+        return (
+            0 <= offset < window.window
+            and window.in_flight[offset]
+            and (window.chunk[offset] - chunk) % MODULUS == 0
+            and version_flag(window, window.chunk[offset]) == kind & FLAG_VERSION
+            and not (window.kind[offset] ^ kind) & SHARE_BITS
+            and (not kind & ROUTE_BITS or self._gives(kind) != bool(elements))
+        )
+
+    def _wrong_rows(self, bundle: Bundle, rows_fields: Sequence[tuple[int, ...]]) -> set[int]:
+        """The rows of a bundle that are wrong sums of chunks in flight (V5, V6)."""
+        assert self._sums is not None
+        awaited = []
+        for row, fields in enumerate(rows_fields):
+            if self._is_result(fields, bundle.shape[1]) and self._awaits(window := self._windows[fields[4]], fields):
+                running = window.call_of(chunk := window.chunk[fields[2] - window.first_slot])
+                awaited.append(AwaitedResult(row, running.call, window.stream, running.base, chunk))
+        return self._sums.wrong_rows(awaited, payload(bundle))
+
+    def _refuse(self, window: Window, offset: int) -> None:
+        """Take nothing of a wrong sum of a chunk in flight, and ask for it again, or give up (V7)."""
+        self._count("wrong_sums", 1)
+        if window.refuse(offset):
+            self._report_wrong(window, (window.chunk[offset], "wrong sum, also when it was asked for again"))
+
+    def _report_wrong(self, window: Window, wrong: tuple[int, str] | None = None) -> None:
+        """The stream fails for a wrong sum, once it is known that all workers make the same calls."""
+        window.wrong = window.wrong or wrong
+        if window.wrong is not None and not window.failed and not window.undescribed(window.wrong[0]):
+            chunk, reason = window.wrong
+            slot, version = self.job.place(window.stream, chunk)
+            window.failed = True
+            self._events.append(WrongSum(window.stream, slot, version, chunk, 0, reason))
+
     def _window_of(self, fields: tuple[int, ...], datagram: NDArray[np.uint8]) -> Window | None:
         """The window in which this datagram is an awaited result; None, and counted, if it is none (W5)."""
         kind, job_id, slot, generation, stream, _, elements, chunk = fields
         job, size = self.job, len(datagram)
-        if (
-            kind in RESULTS
-            and job_id == job.job_id
-            and generation == job.generation
-            and (elements == job.elements or (not elements and kind & ROUTE_BITS))
-            and size == frame_bytes(elements)
-            and stream < len(self._windows)
-        ):
+        if self._is_result(fields, size):
             window = self._windows[stream]
-            offset = slot - window.first_slot
-            if (
-                0 <= offset < window.window
-                and window.in_flight[offset]
-                and (window.chunk[offset] - chunk) % MODULUS == 0
-                and version_flag(window, window.chunk[offset]) == kind & FLAG_VERSION
-                and not (window.kind[offset] ^ kind) & SHARE_BITS
-                and (not kind & ROUTE_BITS or self._gives(kind) != bool(elements))
-            ):
+            if self._awaits(window, fields):
                 return window
+            offset = slot - window.first_slot
             self.counters["duplicates"] += 1
             if 0 <= offset < window.window:
                 window.answered_again(offset, chunk)
@@ -267,37 +311,49 @@ class Endpoint:
 
     def _complete(self, window: Window) -> None:
         """Report calls, up to one that another worker has described differently: it ends the stream (W12)."""
-        while not window.differs and (running := window.next_complete()) is not None:
+        while not window.unusable and (running := window.next_complete()) is not None:
             if running.describes is None:
                 self._events.append(CallCompleted(window.stream, running.call.submitted))
                 continue
             self._verify_description(window, running)
-            if isinstance(running.describes, SmallCall) and not window.differs:
+            if isinstance(running.describes, SmallCall) and not window.unusable:
                 self._decide(window, running)
+        self._report_wrong(window)
 
     def _decide(self, window: Window, head: CallInFlight) -> None:
         """Whether the data that was sent with this head counts, or goes again (W16)."""
         assert isinstance(head.call, ChunkedCall)
         assert isinstance(head.describes, SmallCall)
-        if head.describes.decide(head.call.array[WORDS * self.job.workers :], self._predictions):
+        call, codes = head.describes, head.call.array[WORDS * self.job.workers :]
+        if call.decide(codes, self._predictions, self._sums is not None):
             self._count("predicted", 1)
+            self._take_held(window, call, head.end)
         else:
             self._count("repeated", 1)
-            window.lengthen(head.describes)
+            window.lengthen(call)
         window.raise_limit()
+
+    def _take_held(self, window: Window, call: SmallCall, base: int) -> None:
+        """Results that came before it was known that they count, and right ones alone (V8)."""
+        positions, values = call.take_held()
+        right = (
+            self._sums.right(call, window.stream, base, positions, values) if self._sums else [True] * len(positions)
+        )
+        call.write([p for p, is_right in zip(positions, right, strict=True) if is_right], values[right])
+        if not all(right):
+            self._count("wrong_sums", right.count(False))
+            window.unusable = True
+            self._report_wrong(window, (base + positions[right.index(False)], TOO_EARLY))
 
     def _verify_description(self, window: Window, running: CallInFlight) -> None:
         assert isinstance(running.call, ChunkedCall)
-        words_of_ranks = running.call.array.view(np.uint32)[: WORDS * self.job.workers].reshape(-1, WORDS).tolist()
-        local_words = words_of_ranks[self.rank]
-        other = next((rank for rank, words in enumerate(words_of_ranks) if words != local_words), None)
-        if other is None:
+        if (other := other_call(running.call.array[: WORDS * self.job.workers], self.rank)) is None:
             return
         if not window.failed:
             slot, version = self.job.place(window.stream, running.base)
-            reason = difference(other, tuple(words_of_ranks[other]), self.rank, tuple(local_words))
-            self._events.append(StreamFailed(window.stream, slot, version, running.base, 0, reason, other))
-        window.failed = window.differs = True
+            rank, reason = other
+            self._events.append(StreamFailed(window.stream, slot, version, running.base, 0, reason, rank))
+        window.failed = window.unusable = True
 
     def _build(self, picks: Sequence[tuple[Window, int, bool]], size: int) -> Bundle:
         """Frames of these (window, chunk, again), values read from their calls, a run of one call at a time."""
@@ -313,7 +369,11 @@ class Endpoint:
             # positions of one read ascend; a retransmission after a new chunk, or another stream, ends the run
             while end < len(picks) and picks[end][0] is window and picks[end - 1][1] < picks[end][1] < running.end:
                 end += 1
-            payload(frames[start:end])[:] = running.call.read([c - running.base for _, c, _ in picks[start:end]])
+            positions = [c - running.base for _, c, _ in picks[start:end]]
+            values = running.call.read(positions)
+            if self._sums is not None:
+                self._sums.tag(running.call, window.stream, running.base, positions, values)
+            payload(frames[start:end])[:] = values
             start = end
         for row, pick in enumerate(picks):
             self._pack(buffer, row * size, 0 if size == HEADER_BYTES else self.job.elements, *pick)

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from switchagg.calls.chunked_call import Call
 from switchagg.calls.partial_call import PartialCall
-from switchagg.endpoint import RESULTS, Endpoint, version_flag
+from switchagg.endpoint import TOO_EARLY, Endpoint, version_flag
 from switchagg.job import MODULUS, JobConfig
 from switchagg.priority import class_of
+from switchagg.tag import KEY_BYTES
 from switchagg.window import Window
 from switchagg.wire import (
     CLOSE,
@@ -19,6 +20,7 @@ from switchagg.wire import (
     HEADER_BYTES,
     MAX_BIT,
     RANK_AT,
+    RESULTS,
     ROUTE_BITS,
     Bundle,
     Values,
@@ -48,17 +50,17 @@ def ranks_in(counters: Mapping[str, int]) -> dict[str, float]:
     return {"ranks_mean": mean, "ranks_least": min(chunks), "chunks": total}
 
 
-def endpoint_of(job: JobConfig, rank: int, wire_rank: int | None = None) -> Endpoint:
+def endpoint_of(job: JobConfig, rank: int, wire_rank: int | None = None, key: bytes = bytes(KEY_BYTES)) -> Endpoint:
     """The endpoint that a job needs. Arguments: as of `Endpoint`."""
-    return (PartialEndpoint if job.partial else Endpoint)(job, rank, wire_rank)
+    return (PartialEndpoint if job.partial else Endpoint)(job, rank, wire_rank, key)
 
 
 class PartialEndpoint(Endpoint):
     """counters: also `early` results, which came before their chunks were sent, `early_refused`, `abstained`,
     `finalise_requests`, and `chunks_of_m`: data chunks of partial sums that hold the values of m ranks."""
 
-    def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None) -> None:
-        super().__init__(job, rank, wire_rank)
+    def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None, key: bytes = bytes(KEY_BYTES)) -> None:
+        super().__init__(job, rank, wire_rank, key)
         self._header_only: deque[tuple[Window, int, int]] = deque()
         """Abstentions and requests to finalise: (window, chunk, CLOSE or 0)."""
         self._early: list[list[tuple[int, Values]]] = [[] for _ in job.streams]  # heaps of chunks no call has taken
@@ -150,6 +152,12 @@ class PartialEndpoint(Endpoint):
         chunk = window.chunk[offset] - ago
         return (window, chunk) if version_flag(window, chunk) == kind & FLAG_VERSION else None
 
+    def _refuse(self, window: Window, offset: int) -> None:
+        abstention = (window, window.chunk[offset], 0)
+        if self._header_only and self._header_only[-1] == abstention:  # it abstains only from what isn't wrong (V9)
+            self._header_only.pop()
+        super()._refuse(window, offset)
+
     def _count_ranks(self, ranks: int, chunks: int) -> None:
         self._count(f"{CHUNKS_OF}{ranks}", chunks)
 
@@ -173,9 +181,19 @@ class PartialEndpoint(Endpoint):
                 results.append(heapq.heappop(early))
             values = np.stack([row for _, row in results])
             self._early_bytes -= values.nbytes
-            running.call.write([chunk - running.base for chunk, _ in results], values)
-            running.missing -= len(results)
-            self.counters["results"] += len(results)
+            positions = [chunk - running.base for chunk, _ in results]
+            if self._sums is not None:
+                right = self._sums.right(running.call, window.stream, running.base, positions, values)
+                if not all(right):
+                    self._count("wrong_sums", right.count(False))
+                    self._report_wrong(window, (results[right.index(False)][0], TOO_EARLY))
+                    positions, values = (
+                        [p for p, is_right in zip(positions, right, strict=True) if is_right],
+                        values[right],
+                    )
+            running.call.write(positions, values)
+            running.missing -= len(positions)
+            self.counters["results"] += len(positions)
             window.raise_limit()
         self._complete(window)
 

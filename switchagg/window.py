@@ -19,6 +19,9 @@ switch merely waits for a slow rank."""
 OVERTAKEN = 4
 """Later chunks with results that make a chunk lost: results keep the order of sending but for losses."""
 
+RIGHT, WRONG, ASKED_AGAIN = range(3)
+"""Of a chunk in flight: no wrong sum came; one came, and the chunk is to be sent again; it was sent again (V7)."""
+
 BACKOFF_MAX = 20
 """Doublings of a timeout at most."""
 
@@ -116,7 +119,10 @@ class Window:
         self.priority = config.priority
         self.running: deque[CallInFlight] = deque()
         self.failed = False
-        self.differs = False  # another worker describes a call differently: no later one is complete (W12)
+        self.unusable = (
+            False  # another worker makes other calls (W12), or what was kept is wrong: no later one is complete
+        )
+        self.wrong: tuple[int, str] | None = None  # (chunk, reason): a wrong sum that can't be asked for again (V7)
         self.timeouts = 0  # in a row, without any result
         self._doublings = 0  # of the timeout, while no first transmission could tell a longer round trip
         self._unsampled = 0  # timeouts that resent all in flight, and may have come too early for all we know
@@ -131,6 +137,7 @@ class Window:
         self.limit = 0  # chunks below may be sent: all before the first whose call isn't ready for it
         self._free = list(range(window))  # heap of the next chunk of each free slot
         self._resend: deque[int] = deque()
+        self._refused = [RIGHT] * window  # what came of the chunk in flight so far
         self._marked = [False] * window  # the chunk in flight stands in `_resend`
         self._order: deque[tuple[int, int]] = deque()  # (transmission, chunk); outdated ones are skipped when met
         # Heap of the latest answered first transmissions: what was sent before the least of them is lost (W8)
@@ -199,6 +206,8 @@ class Window:
         if again:
             self._resend.popleft()
             self._marked[offset] = False
+            if self._refused[offset]:
+                self._refused[offset] = ASKED_AGAIN
         else:
             heapq.heappop(self._free)
             self.chunk[offset] = chunk
@@ -233,6 +242,7 @@ class Window:
         else:
             self._unmarked += 1
         self.in_flight[offset] = self._marked[offset] = False
+        self._refused[offset] = RIGHT
         self.timeouts = 0
         self._timer_start_ns = now_ns
         # Karn: a retransmitted chunk's result may answer either copy.
@@ -247,6 +257,18 @@ class Window:
         self.chunk[offset] = chunk + self.window
         heapq.heappush(self._free, chunk + self.window)
         return chunk
+
+    def refuse(self, offset: int) -> bool:
+        """The result of the chunk in flight at this offset is a wrong sum; whether it was asked for again (V7)."""
+        if not self._refused[offset]:
+            self._refused[offset] = WRONG
+            if not self._marked[offset]:
+                self._mark(self.chunk[offset])
+        return self._refused[offset] == ASKED_AGAIN
+
+    def undescribed(self, chunk: int) -> bool:
+        """Whether a call up to that of this chunk is described by what has no result yet (W12, W16)."""
+        return any(running.describes is not None and running.base <= chunk for running in self.running)
 
     def answered_again(self, offset: int, chunk: int) -> None:
         """An unawaited result came: if of the slot's last chunk, it answers a copy that no loss called for."""

@@ -213,6 +213,11 @@ KINDS = frozenset(
 )
 """All values the first 32 bits of a packet can have."""
 
+RESULTS = frozenset(kind for kind in KINDS if kind & FLAG_RESULT)
+
+SHARE_BITS = ROUTE_BITS | (kind_of(0, 0, 0, OWNERS - 1) ^ kind_of(0, 0))
+"""The bits of a packet's kind that are its route and owner."""
+
 
 def fault(kind: int, elements: int, size: int, header_only: bool = False) -> str:
     """Why a datagram of `size` bytes with these header fields is no packet, or "" (P6). header_only: packets with route

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from switchagg.codecs import Array, CallShape, Codec, Codes
-from switchagg.codecs.codec import LEAST_CODE, lost
+from switchagg.codecs.codec import GREATEST_CODE, LEAST_CODE, lost
 from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
 from switchagg.description import Words
 from switchagg.layout import EVERYONE, RUN_MAX, Layout, Rows, Shares, index_of
@@ -32,6 +32,10 @@ class Call(Protocol):
     """The call that is laid out."""
     undecided: bool
     """Whether it isn't known yet how many chunks it has (W16): later calls wait for that."""
+    signed: bool
+    """How sums of its data chunks are read where they are verified: as signed numbers, or without a sign (V3)."""
+    coded: bool
+    """Whether its data chunks travel under codes on which ranks agree (V4)."""
 
     def begin(self, rank: int, window: int) -> None:
         """Called once, by the endpoint that the call is submitted to. window: slots of its stream."""
@@ -46,6 +50,16 @@ class Call(Protocol):
     def write(self, positions: Sequence[int], values: Values) -> None:
         """Take the results (k, E) of these chunks, once each, in any order. An endpoint doesn't hand over chunks
         that this rank doesn't get."""
+
+    def codes(self, positions: Sequence[int]) -> tuple[list[int], list[bool]]:
+        """(k,) codes under which these data chunks travel, and whether this rank's own are the same (V4); 0 and False
+        where there are none."""
+
+    def present(self, values: Values) -> int | None:
+        """Bitmap of the ranks in these values (E,) of a data chunk; None: its kind says whose values are in it (Q6)."""
+
+    def counts(self, position: int) -> bool:
+        """Whether the result of this chunk is the call's; False as long as that isn't decided (V8)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +91,7 @@ class ChunkedCall:
         self.submitted, self.key, self.residual = call, call.key, call.residual
         self._elements, self._workers, self._room = elements, workers, elements if room is None else room
         self._limbs = self.codec.word(self.array.dtype).itemsize == 8
+        self.signed, self.coded = self.codec.signed_words and not self._limbs, self.codec.rounds > 0
         self.begin(0, RUN_MAX * 4 * workers)
 
     def begin(self, rank: int, window: int) -> None:
@@ -92,6 +107,9 @@ class ChunkedCall:
         self._contents, self._ready_after = _layout(self._data_chunks, self._elements, self.codec.rounds)
         self._agreed = [False] * (len(self._ready_after) - 1)
         self._known_groups = 0
+        coded_rows = self._data_chunks if self.coded else 0
+        self._rank_codes, self._most = np.zeros((2, coded_rows), np.int32)  # this rank's codes, and the agreed ones
+        self._prepared = np.zeros(coded_rows, bool)
         self._route = shares.route if shares.routed else Route.ALL
         self._kinds = [kind_of(self.op, 0, self._route, owner) for owner in range(self._workers if self._route else 1)]
         self.chunks = len(self._contents)
@@ -133,6 +151,19 @@ class ChunkedCall:
             self._known_groups += 1
         self.ready_chunks = self._ready_after[self._known_groups]
 
+    def codes(self, positions: Sequence[int]) -> tuple[list[int], list[bool]]:
+        if not self.coded:
+            return [0] * len(positions), [False] * len(positions)
+        data = [self._contents[p] for p in positions]
+        codes = self._most[data]
+        return codes.tolist(), (self._rank_codes[data] == codes).tolist()
+
+    def present(self, values: Values) -> int | None:
+        return None
+
+    def counts(self, position: int) -> bool:
+        return True
+
     def _own_codes(self, group: int) -> Codes:
         first = group * self._elements
         data = range(first, min(first + self._elements, self._data_chunks))
@@ -142,11 +173,16 @@ class ChunkedCall:
 
     def _prepare(self, data: range) -> Codes:
         """This rank's codes of data chunks."""
-        return self._coding.prepare(self._rows.read(data), slice(data.start, data.stop))
+        rows = slice(data.start, data.stop)
+        if not self._prepared[rows].all():
+            self._rank_codes[rows] = self._coding.prepare(self._rows.read(data), rows)
+            self._prepared[rows] = True
+        return self._rank_codes[rows]
 
     def _agree(self, first: int, codes: Codes) -> None:
         """The agreed codes of data chunks first, first + 1, …"""
         self._coding.agree(first, codes)
+        self._most[first : first + len(codes)] = np.clip(codes, LEAST_CODE, GREATEST_CODE)
 
     def _words_to_send(self, data: list[int]) -> Values:
         """The values that this rank sends: zeros where another rank gives them to a switch that knows no routes."""

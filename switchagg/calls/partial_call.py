@@ -10,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.calls.chunked_call import ArrayCall, ChunkedCall
-from switchagg.codecs import Codes
-from switchagg.codecs.codec import GREATEST_CODE, LEAST_CODE
 from switchagg.codecs.limbs import from_limbs
 from switchagg.job import JobConfig
 from switchagg.layout import index_of
@@ -32,28 +30,20 @@ class PartialCall(ChunkedCall):
     def begin(self, rank: int, window: int) -> None:
         super().begin(rank, window)
         self.presence: NDArray[np.uint64] = np.zeros(self._data_chunks, np.uint64)
-        self._rank_codes = np.zeros(self._data_chunks, np.int64)
-        self._coded = np.zeros(self._data_chunks, bool)
-        self._most = np.zeros(self._data_chunks, np.int64)  # agreed codes
 
-    def _prepare(self, data: range) -> Codes:
-        codes = super()._prepare(data)
-        self._rank_codes[data.start : data.stop] = codes
-        self._coded[data.start : data.stop] = True
-        return codes
-
-    def _agree(self, first: int, codes: Codes) -> None:
-        super()._agree(first, codes)
-        self._most[first : first + len(codes)] = np.clip(codes, LEAST_CODE, GREATEST_CODE)
+    def present(self, values: Values) -> int | None:
+        if not self._partly:
+            return None
+        words = values[self._room : self._room + self._presence_elements].view(np.uint32)
+        return sum(int(word) << 32 * place for place, word in enumerate(words))
 
     def _words_to_send(self, data: list[int]) -> Values:
         """Zeros, and no presence, for rows that the agreed code doesn't cover."""
         if not self._partly:
             return super()._words_to_send(data)
-        for row in data if self.codec.rounds else ():
-            if not self._coded[row]:  # the scale chunk's result came before this rank had any values
-                self._prepare(range(row, row + 1))
-        covered = self._rank_codes[data] <= self._most[data]
+        for row in data if self.coded else ():  # the scale chunk's result may have come before there were values
+            self._prepare(range(row, row + 1))
+        covered = self._rank_codes[data] <= self._most[data] if self.coded else np.ones(len(data), bool)
         inside = [row for row, is_covered in zip(data, covered, strict=True) if is_covered]
         words = np.zeros((len(data), self._elements), np.int32)
         if inside:

@@ -68,6 +68,8 @@ class Predictions:
 class SmallCall:
     """The `Call` of so few values: the data after its head."""
 
+    signed = coded = True
+
     def __init__(self, call: ArrayCall, rows: int, room: int, job: JobConfig) -> None:
         self.submitted, self.array = call, call.array
         self._rows, self._room, self._width = rows, room, room // 2
@@ -89,27 +91,42 @@ class SmallCall:
         codes = self._predicted.prepare(self._values(range(self._rows)), slice(0, self._rows))
         predicted = predictions.of(len(self.array), codes)
         self._predicted.agree(0, predicted)
+        self._rank_codes, self._codes = codes, [predicted, codes]
         return np.concatenate((codes, predicted, -predicted))
 
-    def decide(self, agreed: Codes, predictions: Predictions) -> bool:
+    def decide(self, agreed: Codes, predictions: Predictions, verified: bool) -> bool:
         """Take what the head's result has of this call; whether all ranks predicted the agreed codes. If not, there are
-        more chunks now."""
+        more chunks now. verified: a sum is verified under the very code that all predicted (V8)."""
         codes, highest, lowest = agreed.astype(np.int64).reshape(3, self._rows)
         # a row of zeros, and one that becomes NaN, is the same under any prediction
         special = (codes <= LEAST_CODE) | (codes >= GREATEST_CODE)
-        hit = bool((special | ((highest == codes) & (lowest == -codes))).all())
+        hit = bool(((special & (not verified)) | ((highest == codes) & (lowest == -codes))).all())
         usable = np.clip(codes, LEAST_CODE, GREATEST_CODE).astype(np.int32)
         self._agreed.agree(0, usable)
         predictions.agreed(len(self.array), usable)
+        self._codes[1] = usable
         self.undecided = False
-        if hit:
-            for row, values in self._held.items():
-                self._store(row, values)
-        else:
+        if not hit:
             self._again = self._values(range(self._rows))
             self.chunks = self.ready_chunks = 2 * self._rows
-        self._held.clear()
         return hit
+
+    def take_held(self) -> tuple[list[int], Values]:
+        """(positions, results) that came before it was decided; to be written if they count."""
+        positions, results = list(self._held), np.array(list(self._held.values()), np.int32)
+        self._held.clear()
+        return positions, results.reshape(-1, self._elements)
+
+    def counts(self, position: int) -> bool:
+        return not self.undecided and (self._again is not None) is (position >= self._rows)
+
+    def codes(self, positions: Sequence[int]) -> tuple[list[int], list[bool]]:
+        rows = [divmod(position, self._rows) for position in positions]
+        codes = [int(self._codes[again][row]) for again, row in rows]
+        return codes, [code == self._rank_codes[row] for code, (_, row) in zip(codes, rows, strict=True)]
+
+    def present(self, values: Values) -> int | None:
+        return None
 
     def kind(self, position: int) -> int:
         return kind_of(Op.SUM, 0)
@@ -127,7 +144,7 @@ class SmallCall:
         for position, row in zip(positions, values, strict=True):
             if self.undecided:
                 self._held[position] = row.copy()
-            elif (self._again is not None) is (position >= self._rows):
+            elif self.counts(position):
                 self._store(position % self._rows, row)
 
     def _values(self, rows: Sequence[int]) -> Array:

@@ -223,9 +223,9 @@ def test_without_the_guard_sums_are_wrong(monkeypatch: pytest.MonkeyPatch) -> No
     """The tests above would see a core that trusts its prediction."""
     decide = small_call.SmallCall.decide
 
-    def trusting(self: Any, agreed: Array, predictions: Any) -> bool:
+    def trusting(self: Any, agreed: Array, predictions: Any, verified: bool) -> bool:
         codes = agreed[: len(agreed) // 3]
-        return decide(self, np.concatenate((codes, codes, -codes)), predictions)
+        return decide(self, np.concatenate((codes, codes, -codes)), predictions, verified)
 
     monkeypatch.setattr(small_call.SmallCall, "decide", trusting)
     with pytest.raises(AssertionError):

@@ -49,10 +49,10 @@ def words_of_ranks(codec: Codec, dtype: "np.dtype[Any]", workers: int, room: int
         agreed = np.max([c.prepare(v, slice(0, rows)) for c, v in zip(codings, values, strict=True)], axis=0)
         for coding in codings:
             coding.agree(0, agreed)
-    encoded = [coding.encode(own, slice(0, rows)) for coding, own in zip(codings, values, strict=True)]
+    encoded = [coding.encode(row_values, slice(0, rows)) for coding, row_values in zip(codings, values, strict=True)]
     if codec is WIDE:
-        return [to_words(own, room, workers) for own in encoded]
-    return [to_limbs(np.ascontiguousarray(own), room) if own.itemsize == 8 else own for own in encoded]
+        return [to_words(words, room, workers) for words in encoded]
+    return [to_limbs(np.ascontiguousarray(words), room) if words.itemsize == 8 else words for words in encoded]
 
 
 @pytest.mark.parametrize(("codec", "dtype"), SUMMED, ids=[f"{codec.name}-{dtype}" for codec, dtype in SUMMED])
@@ -82,10 +82,10 @@ def test_split_sums_are_those_of_the_values(workers: int, words: int, seed: int)
     values = [extreme(INT32, 2 * width, rng).astype(np.int32).reshape(2, width) for _ in range(min(workers, 40))]
     values += [values[0]] * (workers - len(values))  # as many as there may be, all alike
     coding = codec.begin(CallShape(INT32, 2, words, workers))
-    encoded = {id(own): coding.encode(own, slice(0, 2)) for own in values}
+    encoded = {id(row): coding.encode(row, slice(0, 2)) for row in values}
     exact = np.zeros((2, words), np.int64)
-    for own in values:
-        exact += encoded[id(own)].view(np.uint32)
+    for row in values:
+        exact += encoded[id(row)].view(np.uint32)
     assert exact.max() < 1 << 32
     expected = np.sum(values, axis=0, dtype=np.int64).astype(np.uint32).view(np.int32)
     assert (coding.decode(exact.astype(np.uint32).view(np.int32), slice(0, 2)) == expected).all()
