@@ -268,7 +268,7 @@ class Window:
 
     def undescribed(self, chunk: int) -> bool:
         """Whether a call up to that of this chunk is described by what has no result yet (W12, W16)."""
-        return any(running.describes is not None and running.base <= chunk for running in self.running)
+        return any(running.describes is not None and running.end <= chunk for running in self.running)
 
     def answered_again(self, offset: int, chunk: int) -> None:
         """An unawaited result came: if of the slot's last chunk, it answers a copy that no loss called for."""

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
-from switchagg.endpoint import StreamFailed
+from switchagg.endpoint import StreamFailed, WrongSum
 from switchagg.job import MODULUS, JobConfig
 from switchagg.wire import frame_bytes
 from transport.control import control_messages
@@ -62,10 +62,17 @@ class PathDiagnosis:
             membership.client.query(membership.job).add_done_callback(partial(self._look_into, stall))
 
     def stream_failed(self, event: StreamFailed) -> None:
-        """Ask the switch which ranks are missing, unless another rank makes another call (W12); the loop, whose thread
-        calls this, fails by itself if no answer comes (W9)."""
+        """Ask the switch which ranks are missing, unless another rank makes another call (W12) or a sum is wrong (V7);
+        the loop, whose thread calls this, fails by itself if no answer comes (W9)."""
         if event.rank is not None:
             self.membership.fail(event.reason, tuple(sorted((event.rank, self.membership.rank))), event)
+            return
+        if isinstance(event, WrongSum):
+            self.membership.fail(
+                f"{event.reason}: the switch at {_text(self.switch_address)}, one above it, a wire or a forger changes "
+                "sums; no value of this one was taken",
+                event=event,
+            )
             return
         self.name_missing(f"no result in {event.timeouts} timeouts in a row", event)
 

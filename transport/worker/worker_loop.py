@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.codecs.float_environment import use_ieee_arithmetic
-from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
+from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed, WrongSum
 from switchagg.errors import AggregationFailed, SwitchaggError
 from switchagg.job import UNCONTROLLED, JobConfig
 from switchagg.native.native_endpoint import NativeEndpoint
@@ -265,7 +265,8 @@ class CallLoop(ABC):
         return failed
 
     def _stream_error(self, event: StreamFailed) -> AggregationFailed:
-        detail = f"rank {self._rank}: {event.reason} after {event.timeouts} timeouts in a row"
+        waited = "" if isinstance(event, WrongSum) else f" after {event.timeouts} timeouts in a row"
+        detail = f"rank {self._rank}: {event.reason}{waited}"
         return AggregationFailed(
             detail if event.rank is None else event.reason,
             job=self._job.job_id,
@@ -301,8 +302,9 @@ class EndpointLoop(CallLoop):
         super().__init__(link, job, rank, switch_address, **rest)
 
     def _prepare(self) -> None:
-        make = NativeEndpoint if self._native else endpoint_of
-        self.endpoint: NativeEndpoint | Endpoint = make(self._job, self._rank, self._wire_rank)
+        place = self._job, self._rank, self._wire_rank
+        self.endpoint: NativeEndpoint | Endpoint
+        self.endpoint = NativeEndpoint(*place) if self._native else endpoint_of(*place, self._key_of_sums)
         self._calls: deque[tuple[int, ArrayCall]] = deque()
         self._loop_counters: dict[str, int] = {}
 

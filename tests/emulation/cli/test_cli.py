@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -262,6 +263,7 @@ def test_status_names_the_ranks_a_slot_waits_for() -> None:
     assert "job 'train' (id 7, generation 3): 3 workers, 360 elements, 1 streams" in lines
     assert "  slots 0 to 7: 8 of 64 that it asks for" in lines
     assert "  terms: job_priority 3, weight 2, slots_least 4" in lines
+    assert "  sums: not verified" in lines
     assert "  is asked to leave: others come" in lines
     assert "  rank 1 at 10.0.0.1:7001 has left" in lines
     assert "  slot 4 version 1 chunk 9: seen from [0, 2], waits for ranks 1" in lines
@@ -270,6 +272,21 @@ def test_status_names_the_ranks_a_slot_waits_for() -> None:
     assert lines[-2:] == ["control plane: requests 2", "data plane: nothing yet"]
     unknown_sender = status_lines(control_messages.StatusAnswer(1, 16, 8, 2, 1, False, [], {}, {}, {}))
     assert unknown_sender == ["8 of 16 slots in use", f"jobs: 2 running, 1 waiting; {DETAILS_ARE_FOR}"]
+
+
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        (JobTerms(verify="on", key_check=7), "verified, key: token"),
+        (JobTerms(verify="on"), "verified, key: job name; damage and faulty switches are noticed, forgers are not"),
+        (JobTerms(verify="off"), "not verified"),
+    ],
+)
+def test_status_says_what_protects_sums(terms: JobTerms, words: str) -> None:
+    job = control_messages.JobStatus("train", 7, 3, 3, replace(terms, elements=360, window_slots=(8,)), 0, [], [], [])
+    lines = status_lines(control_messages.StatusAnswer(1, 16, 8, 1, 0, True, [job], {}, {}, {}))
+    assert any(line.startswith(f"  sums: {words}") for line in lines)
+    assert "  terms: all as by default" in lines
 
 
 def test_switch_reports_what_is_wrong_with_its_addresses() -> None:

@@ -321,3 +321,35 @@ def test_this_python_is_new_enough_and_an_older_one_is_not(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "version_info", (3, 10, 9))
     finding = doctor.check("Python")
     assert (finding.ok, finding.needed_for) == (False, EVERYTHING)
+
+
+@pytest.mark.parametrize(
+    ("variables", "detail", "remedy"),
+    [
+        ({}, "on, key: job name, or PyTorch's token; by hand only SWITCHAGG_TOKEN keeps forgers out", ""),
+        ({"SWITCHAGG_TOKEN": "t" * 32}, "on, key: token", ""),
+        ({"SWITCHAGG_VERIFY": "off", "SWITCHAGG_TOKEN": "t"}, "off (SWITCHAGG_VERIFY)", ""),
+        (
+            {"SWITCHAGG_TOKEN": "t"},
+            "SWITCHAGG_TOKEN: a token of 1 characters can be guessed",
+            "make one with `openssl rand",
+        ),
+        (
+            {"SWITCHAGG_TOKEN_FILE": "/nowhere"},
+            "token file /nowhere: can't be read: ",
+            "give SWITCHAGG_TOKEN_FILE a file",
+        ),
+    ],
+)
+def test_the_doctor_says_whether_sums_are_verified_and_by_which_key(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], detail: str, remedy: str
+) -> None:
+    for name in ("SWITCHAGG_TOKEN", "SWITCHAGG_TOKEN_FILE", "SWITCHAGG_VERIFY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = doctor.check("verified sums")
+    assert found.detail.startswith(detail)
+    assert found.remedy.startswith(remedy)
+    assert found.ok is not bool(remedy)
+    assert "t" * 32 not in found.detail

@@ -100,6 +100,25 @@ def test_all_join(switch: FakeSwitch) -> None:
     assert (wish.packet_elements, wish.windows) == (360, (256, 256, 256))
 
 
+def test_a_token_of_the_options_goes_to_the_switch_s_job_and_each_group_has_another_without(
+    switch: FakeSwitch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide(switch)
+    decide(switch)
+    assert len({joined["token"] for joined in switch.joined}) == 2
+    secret = tmp_path / "token"
+    secret.write_text("t" * 32)
+    secret.chmod(0o600)
+    monkeypatch.setenv("SWITCHAGG_SWITCH", "tcp://fake:1")
+    monkeypatch.setenv("SWITCHAGG_TOKEN_FILE", str(secret))
+    options = SwitchOptions.from_environment()
+    Rendezvous(dist.HashStore(), 0, 1, "job", options, 10.0, switch.join).open(0)
+    assert (switch.joined[-1]["token"], switch.joined[-1]["token_file"]) == ("t" * 32, "")
+    secret.chmod(0o644)
+    with pytest.raises(dist.DistBackendError, match=r"could not join switch .*: others may read it; run `chmod 600"):
+        Rendezvous(dist.HashStore(), 0, 1, "job", options, 10.0, switch.join).open(0)
+
+
 def test_if_one_rank_finds_no_room_all_use_gloo(switch: FakeSwitch, caplog: pytest.LogCaptureFixture) -> None:
     switch.refusals[2] = NO_ROOM
     made: list[Any] = []
@@ -171,6 +190,9 @@ def test_a_rank_that_does_not_come_is_named(switch: FakeSwitch) -> None:
         ({"backups": 1}, "rank 0 has SWITCHAGG_BACKUPS=0, rank 2 of 3 has 1"),
         ({"congestion": "none"}, "rank 0 has SWITCHAGG_CONGESTION='friendly', rank 2 of 3 has 'none'"),
         ({"keys": "keys"}, "rank 0 has SWITCHAGG_KEYS=none, rank 2 of 3 has a value"),
+        ({"verify": "off"}, "rank 0 has SWITCHAGG_VERIFY='auto', rank 2 of 3 has 'off'"),
+        ({"token": "t" * 32}, "rank 0 has SWITCHAGG_TOKEN=none, rank 2 of 3 has a value"),
+        ({"token_file": "token"}, "rank 0 has SWITCHAGG_TOKEN=none, rank 2 of 3 has a value"),
         ({"switch": ""}, "rank 0 has SWITCHAGG_SWITCH=a value, rank 2 of 3 has none"),
         ({"method": "ring"}, "rank 0 uses method switch, rank 2 of 3 uses ring"),
         ({"elements": 360, "via": "rack", "segments_max": 1, "join_timeout_s": 9.0, "codec_seed": 5}, ""),
