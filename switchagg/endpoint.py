@@ -69,6 +69,7 @@ class StreamFailed:
     rank: int | None = None
 
 
+NO_BETTER = "wrong sum, also when it was asked for again"
 TOO_EARLY = "wrong sum, which came too early to be asked for again"
 
 
@@ -267,13 +268,13 @@ class Endpoint:
             if self._is_result(fields, bundle.shape[1]) and self._awaits(window := self._windows[fields[4]], fields):
                 running = window.call_of(chunk := window.chunk[fields[2] - window.first_slot])
                 awaited.append(AwaitedResult(row, running.call, window.stream, running.base, chunk))
-        return self._sums.wrong_rows(awaited, payload(bundle))
+        return self._sums.wrong_rows(awaited, payload(bundle)) if awaited else set()
 
     def _refuse(self, window: Window, offset: int) -> None:
         """Take nothing of a wrong sum of a chunk in flight, and ask for it again, or give up (V7)."""
         self._count("wrong_sums", 1)
         if window.refuse(offset):
-            self._report_wrong(window, (window.chunk[offset], "wrong sum, also when it was asked for again"))
+            self._report_wrong(window, (window.chunk[offset], NO_BETTER))
 
     def _report_wrong(self, window: Window, wrong: tuple[int, str] | None = None) -> None:
         """The stream fails for a wrong sum, once it is known that all workers make the same calls."""
@@ -343,7 +344,8 @@ class Endpoint:
         if not all(right):
             self._count("wrong_sums", right.count(False))
             window.unusable = True
-            self._report_wrong(window, (base + positions[right.index(False)], TOO_EARLY))
+            first = min(p for p, is_right in zip(positions, right, strict=True) if not is_right)
+            self._report_wrong(window, (base + first, TOO_EARLY))
 
     def _verify_description(self, window: Window, running: CallInFlight) -> None:
         assert isinstance(running.call, ChunkedCall)

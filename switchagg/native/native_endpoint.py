@@ -13,7 +13,7 @@ import numpy as np
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.codecs import Codec
 from switchagg.description import WORDS, difference
-from switchagg.endpoint import CallCompleted, Event, StreamFailed
+from switchagg.endpoint import NO_BETTER, TOO_EARLY, CallCompleted, Event, StreamFailed, WrongSum
 from switchagg.job import MAX_CHILDREN, JobConfig
 from switchagg.native import headers
 from switchagg.native.headers import (
@@ -22,7 +22,10 @@ from switchagg.native.headers import (
     SA_EACH_RANK,
     SA_ENDPOINT_ALL_COUNTERS,
     SA_ENDPOINT_CHUNKS_OF,
+    SA_KEY_BYTES,
     SA_NO_EVENT,
+    SA_WRONG_SUM,
+    SA_WRONG_SUM_TOO_EARLY,
 )
 from switchagg.native.library import job_struct, load
 from switchagg.native.native_codec import DTYPES, number_of
@@ -39,8 +42,13 @@ ALWAYS_SHOWN = 5
 """An Endpoint shows so many counters from the start, the first ones; the others appear once they have counted."""
 
 
+_WRONG = {SA_WRONG_SUM: NO_BETTER, SA_WRONG_SUM_TOO_EARLY: TOO_EARLY}
+
+
 def failure(event: Any, local_rank: int) -> StreamFailed:
     """The failure that a `NativeEvent` reports; a completed call has none."""
+    if event.kind in _WRONG:
+        return WrongSum(event.stream, event.slot, event.version, event.chunk, event.timeouts, _WRONG[event.kind])
     reason, rank = "no result", None
     if event.kind == SA_CALLS_DIFFER:
         rank = event.rank
@@ -74,15 +82,18 @@ def _numbers(codec: Codec, dtype: "np.dtype[Any]") -> tuple[int, int]:
 class NativeEndpoint:
     """The worker `rank` of `job`. Every time is a monotonic `now_ns`, not negative, never decreasing.
 
-    wire_rank: its index among what sends to its switch, which packets carry; None: as `rank` (H1). Arrays of
-    calls stay referenced until their event is handed out, or until the endpoint is freed. Raises
+    wire_rank: its index among what sends to its switch, which packets carry; None: as `rank` (H1). key: as of
+    `Endpoint`. Arrays of calls stay referenced until their event is handed out, or until the endpoint is freed. Raises
     library.CoreMissing without the compiled core, MemoryError without memory.
     """
 
     _handle: int | None = None  # what __del__ finds if __init__ has failed
 
-    def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None) -> None:
+    def __init__(
+        self, job: JobConfig, rank: int, wire_rank: int | None = None, key: bytes = bytes(SA_KEY_BYTES)
+    ) -> None:
         assert 0 <= rank < job.workers
+        assert len(key) == SA_KEY_BYTES
         self._library = load()
         self.job = job
         self.rank = rank
@@ -93,7 +104,7 @@ class NativeEndpoint:
         self._frame_bytes = frame_bytes(job.elements)
         self._size, self._event = ctypes.c_uint32(), NativeEvent()  # what C writes into
         self._size_place, self._event_place = ctypes.byref(self._size), ctypes.byref(self._event)
-        self._handle = self._library.sa_endpoint_new(ctypes.byref(job_struct(job)), rank, self.wire_rank)
+        self._handle = self._library.sa_endpoint_new(ctypes.byref(job_struct(job)), rank, self.wire_rank, key)
         if self._handle is None:
             raise MemoryError("no memory for an endpoint")
         self._counters = self._library.sa_endpoint_counters(self._handle)

@@ -1,9 +1,9 @@
 """Are the endpoints in Python and in C the same machine? Both get the same inputs, step by step: W1 to W9, W12,
-F1 to F7, and Q6 to Q8 in jobs with partial sums.
+F1 to F7, Q6 to Q8 in jobs with partial sums, V4 to V9 in those with verified ones.
 
 A script is drawn from a seed: calls of all kinds, sending with all limits, results in any order, lost, twice, spoilt,
-unknown senders, timers early and late. After every step the frames must be the same bytes, and so must events,
-deadlines, counters and the arrays of finished calls.
+unknown senders, timers early and late; in verified jobs sums that are tampered with. After every step the frames must
+be the same bytes, and so must events, deadlines, counters and the arrays of finished calls.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from switchagg.calls.array_calls import array_call, split
 from switchagg.codecs import FIXED_POINT, Codec, codec_named
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import CallSignature, Words
-from switchagg.endpoint import CallCompleted, StreamFailed
+from switchagg.endpoint import CallCompleted
 from switchagg.job import CONGESTION, MODULUS, JobConfig, StreamConfig
 from switchagg.layout import Shares, shares_of
 from switchagg.native.library import missing
@@ -52,9 +52,9 @@ def awkward_values(rng: random.Random, size: int, dtype: type) -> NDArray[Any]:
 class Pair:
     """One worker, twice."""
 
-    def __init__(self, job: JobConfig, rank: int, start: int) -> None:
-        self.python = endpoint_of(job, rank)
-        self.native = NativeEndpoint(job, rank)
+    def __init__(self, job: JobConfig, rank: int, start: int, key: bytes = bytes(16)) -> None:
+        self.python = endpoint_of(job, rank, key=key)
+        self.native = NativeEndpoint(job, rank, key=key)
         self._calls: dict[int, tuple[Any, Any]] = {}
         for stream, window in enumerate(self.python._windows):
             size = window.window
@@ -104,7 +104,7 @@ class Pair:
                 if mine.residual is not None:
                     assert its.residual.tobytes() == mine.residual.tobytes()
             else:
-                assert isinstance(twin, StreamFailed)
+                assert type(twin) is type(event)
                 assert twin == event
             names.append("Differs" if "calls" in getattr(event, "reason", "") else type(event).__name__)
         assert self.native.next_event() is None
@@ -116,7 +116,7 @@ class Pair:
 class Script:
     """A job, its workers in pairs, a switch, and the results in flight to each rank."""
 
-    def __init__(self, seed: int, partial: bool = False) -> None:
+    def __init__(self, seed: int, partial: bool = False, verified: bool = False) -> None:
         rng = self.rng = random.Random(seed)
         streams, first = [], 0
         for _ in range(rng.choice([1, 1, 2, 3])):
@@ -140,12 +140,15 @@ class Script:
             elements = max(self.job.elements, 4)
             terms: dict[str, Any] = {"backups": backups, "close_after_ns": close_ns, "elements": elements}
             self.job = replace(self.job, workers=workers, **terms)
+        if verified:
+            self.job = replace(self.job, verify="on", elements=max(self.job.elements, 8))
         self.marked = rng.choice([0, 0, 0.02, 0.3, 1])  # of what arrives
         self.switch = ReferencePlane(first, self.job.elements)
         self.switch.admit(self.job, range(self.job.workers))
         # Only a worker alone can start near the end of the chunk numbers: its own frames are its results.
         start = rng.choice([0, 2**32 - 5, 2**33 - 1]) if self.job.workers == 1 else 0
-        self.pairs = [Pair(self.job, rank, start) for rank in range(self.job.workers)]
+        key = random.Random(seed).randbytes(16)
+        self.pairs = [Pair(self.job, rank, start, key) for rank in range(self.job.workers)]
         self.under_way: list[list[bytes]] = [[] for _ in self.pairs]
         self.codecs = random.Random(~seed)
         names = ["lanes4", "lanes8", "lanes16"]
@@ -158,7 +161,7 @@ class Script:
 
     def run(self) -> None:
         steps = [self.submit, self.send, self.send, self.answer, self.answer, self.lose, self.wait]
-        steps += [self.disturb, self.come_too_early]
+        steps += [self.disturb, self.come_too_early, *[self.tamper] * (self.job.tag_elements > 0)]
         for _ in range(STEPS):
             self.now_ns += self.rng.choice([0, 1, MS, 3 * MS])
             rank = self.rng.randrange(len(self.pairs))
@@ -248,6 +251,24 @@ class Script:
         self.deliver(rank, frames)
         self.deliver(rank, [frame[: self.rng.randrange(1, HEADER_BYTES + 8)] for frame in frames[:1]])
 
+    def tamper(self, rank: int) -> None:
+        """A result under way has a changed value, or the values of another, from now on or once."""
+        waiting = self.under_way[rank]
+        if not waiting:
+            return
+        place = self.rng.randrange(len(waiting))
+        frame, other = bytearray(waiting[place]), self.rng.choice(waiting)
+        if len(frame) == len(other) and self.rng.random() < 0.3:
+            frame[HEADER_BYTES:] = other[HEADER_BYTES:]
+        elif len(frame) > HEADER_BYTES:
+            frame[self.rng.randrange(HEADER_BYTES, len(frame))] ^= 1 << self.rng.randrange(8)
+        if self.rng.random() < 0.5:
+            waiting[place] = bytes(frame)
+        self.deliver(rank, [bytes(frame)] * self.rng.choice([0, 1, 1, 2]))
+        if self.rng.random() < 0.5:
+            self.send(rank)
+            self.deliver(rank, [bytes(frame)])
+
     def come_too_early(self, rank: int) -> None:
         """Results of the chunks that free slots take next, before those were ever sent."""
         stream = self.rng.randrange(len(self.job.streams))
@@ -278,9 +299,10 @@ class Script:
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")  # sums beyond the float type are among what is compared
 @pytest.mark.parametrize("partial", [False, True])
-def test_every_step_is_the_same(seed: int, partial: bool) -> None:
+@pytest.mark.parametrize("verified", [False, True])
+def test_every_step_is_the_same(seed: int, partial: bool, verified: bool) -> None:
     try:
-        Script(seed, partial).run()
+        Script(seed, partial, verified).run()
     except AssertionError as error:
         pytest.fail(f"{error}\nreplay: python -m pytest tests/conformance -k every_step_is_the_same --seed {seed}")
 
@@ -290,7 +312,7 @@ def test_scripts_reach_losses_timeouts_and_completions() -> None:
     events: list[str] = []
     counters: dict[str, int] = {}
     for seed in range(160):
-        script = Script(seed, seed % 4 == 3)
+        script = Script(seed, seed % 4 == 3, seed % 3 == 1)
         script.run()
         events += script.events
         for pair in script.pairs:
@@ -299,6 +321,7 @@ def test_scripts_reach_losses_timeouts_and_completions() -> None:
     assert events.count("CallCompleted") > 300
     assert events.count("StreamFailed") > 3
     assert events.count("Differs") > 5
+    assert events.count("WrongSum") > 5
     assert all(count > 5 for count in counters.values()), counters
     assert counters.keys() == {name for name in ENDPOINT_COUNTERS if not name.startswith(CHUNKS_OF)} - {
         "early_refused"

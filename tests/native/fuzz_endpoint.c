@@ -1,7 +1,8 @@
 /* Fuzz target: any bytes as a script for a whole small world on endpoint.c: up to three workers, the real plane between
    them, a network that loses, repeats and reorders, and a forger. Frames must be well formed and keep W2 and W6, deadlines
    lie ahead, events come once, arrays are written only while their call runs and never beyond their end; without forged
-   results integer sums are exact and floats the same bits for all (F7), and a network that heals ends every call. */
+   results integer sums are exact and floats the same bits for all (F7), and a network that heals ends every call. With verified sums
+   (V1) these hold with forged results, too, but for maxima. */
 #include "switchagg/native/worker/endpoint.h"
 #include "switchagg/native/rule/plane.h"
 #include "script.h"
@@ -13,6 +14,7 @@ enum { WORKERS = 3, STREAMS = 2, CALLS = 12, VALUES = 60, POOL = 96, CHUNKS = 40
 static struct sa_stream streams[STREAMS];
 static struct sa_job job;
 static struct sa_plane *plane;
+static const uint8_t key[SA_KEY_BYTES] = "workers know it";
 static int64_t now_ns;
 static bool forged, failed; /* somebody lied to a worker; a stream gave up */
 static uint64_t start[STREAMS];
@@ -66,6 +68,7 @@ static void begin(void) {
     uint32_t limits = byte();
     job.retry_limit = 1 + limits % 32;
     job.congestion = limits >> 5 & 3;
+    job.verify = limits >> 7 && job.elements >= 8 ? SA_VERIFY_ON : SA_VERIFY_OFF;
     job.rto_initial_ns = 1000;
     job.rto_min_ns = 1 + byte();
     job.rto_max_ns = 1000 + 100 * byte();
@@ -81,7 +84,7 @@ static void begin(void) {
     if (!plane) plane = sa_plane_new();
     CHECK(plane && sa_plane_admit(plane, &job, ports, job.workers, NULL) == 0);
     for (uint32_t rank = 0; rank < job.workers; rank++) {
-        workers[rank].endpoint = sa_endpoint_new(&job, rank, rank);
+        workers[rank].endpoint = sa_endpoint_new(&job, rank, rank, key);
         CHECK(workers[rank].endpoint && sa_endpoint_frame_bytes(workers[rank].endpoint) == 20 + 4 * job.elements);
         for (uint32_t s = 0; s < job.stream_count; s++) sa_endpoint_start_at(workers[rank].endpoint, s, start[s]);
     }
@@ -167,7 +170,7 @@ static void call_done(uint32_t rank, const struct sa_event *event) {
     CHECK(call->stream == event->stream && call->submitted[rank] && !call->done[rank]);
     call->done[rank] = true;
     memcpy(call->after[rank], call->arrays[rank], call->bytes);
-    if (forged) return;
+    if (forged && (job.verify != SA_VERIFY_ON || call->op == SA_OP_MAX)) return;
     if (call->route == SA_ROUTE_TO_OWNER && job.workers == 1) return; /* it has what is its own, as it was */
     for (uint32_t i = 0; i < call->count; i++)
         if (call->route != SA_ROUTE_TO_OWNER || owner_of(call, i) == rank) check_value(call, call->arrays[rank], i);
@@ -186,6 +189,8 @@ static void take_events(uint32_t rank) {
         CHECK(!workers[rank].stream_failed[event.stream]);
         if (event.kind == SA_CALLS_DIFFER) /* in truth they never do */
             CHECK(forged && event.rank < job.workers && memcmp(event.remote_words, event.local_words, sizeof event.local_words));
+        else if (event.kind == SA_WRONG_SUM || event.kind == SA_WRONG_SUM_TOO_EARLY)
+            CHECK(forged && job.verify == SA_VERIFY_ON);
         else
             CHECK(event.kind == SA_STREAM_FAILED && event.timeouts == job.retry_limit + 1);
         workers[rank].stream_failed[event.stream] = failed = true;
@@ -209,6 +214,7 @@ static void step_define(void) {
     call->op = call->dtype == SA_INT32 && choice & 16 ? SA_OP_MAX : SA_OP_SUM;
     call->small = choice & 32;
     call->codec = call->dtype == SA_UINT8 ? "raw" : call->dtype == SA_INT32 || call->dtype == SA_INT64 ? "plain" : "fixed_point";
+    if (call->dtype == SA_INT32 && call->op == SA_OP_SUM && job.verify == SA_VERIFY_ON) call->codec = "split";
     if (call->dtype == SA_FLOAT32 && choice & 16) { /* F9: in steps of the largest of a row, below 1000, over h */
         static const uint32_t widths[] = {16, 10, 8, 6, 5, 4};
         static const char *const lanes[] = {"lanes16", "lanes10", "lanes8", "lanes6", "lanes5", "lanes4"};

@@ -156,6 +156,7 @@ static void make(void) {
                                .retry_limit = 1000, .rto_initial_ns = HOUR_NS, .rto_min_ns = HOUR_NS,
                                .rto_max_ns = HOUR_NS, .streams = streams, .congestion = SA_CONGESTION_NONE}; /* loopback loses nothing */
     const uint32_t ports[WORKERS] = {0, 1};
+    const uint8_t key[SA_KEY_BYTES] = {0};
     struct sa_plane *plane = sa_plane_new();
     REQUIRE(plane && !sa_plane_admit(plane, &job, ports, WORKERS, NULL));
     hub = open_end();
@@ -167,7 +168,7 @@ static void make(void) {
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
         ends[rank] = open_end();
         REQUIRE(!sa_switch_set_port(sw, rank, &ends[rank].address));
-        endpoints[rank] = sa_endpoint_new(&job, rank, rank);
+        endpoints[rank] = sa_endpoint_new(&job, rank, rank, key);
         workers[rank] = sa_worker_new(endpoints[rank], ends[rank].udp, ends[rank].wake, &hub.address, 16);
         REQUIRE(workers[rank]);
         for (uint32_t stream = 0; stream < STREAMS; stream++) {

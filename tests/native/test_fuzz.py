@@ -19,7 +19,17 @@ from tests.native.core_sources import CODECS, CORE, ROOT, planted, source
 
 SOURCES = {
     "fuzz_plane": ["plane.c"],
-    "fuzz_endpoint": ["plane.c", "endpoint.c", "partial_sums.c", "window.c", "call.c", "small_call.c", *CODECS],
+    "fuzz_endpoint": [
+        "plane.c",
+        "tag.c",
+        "endpoint.c",
+        "verified_sums.c",
+        "partial_sums.c",
+        "window.c",
+        "call.c",
+        "small_call.c",
+        *CODECS,
+    ],
     "fuzz_qp": [
         "qp.c",
         "qp_request.c",
@@ -147,6 +157,8 @@ def test_finds_nothing(target: str, searches: dict[str, tuple["subprocess.Popen[
         ("fuzz_endpoint", "layout.h", "end - span.low < layout->width ? end - span.low :", ""),
         ("fuzz_qp", "rdma_memory.c", "(region->access & access) != access", "access > 3"),
         ("fuzz_endpoint", "endpoint.c", "(uint32_t)slot->chunk != SA_BE32(header.chunk) ||", ""),
+        ("fuzz_endpoint", "verified_sums.c", "fits = rest == marks;", "fits = 1;"),
+        ("fuzz_endpoint", "verified_sums.c", "return rest == 0;", "return 1;"),
     ],
     ids=[
         "any newer chunk taken",
@@ -158,6 +170,8 @@ def test_finds_nothing(target: str, searches: dict[str, tuple["subprocess.Popen[
         "last row written whole",
         "access not asked",
         "chunk not compared",
+        "tags of sums with an agreed code not compared",
+        "tags of integer sums not compared",
     ],
 )
 def test_finds_a_planted_bug(

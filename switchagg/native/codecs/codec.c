@@ -6,7 +6,7 @@
 
 /* A new codec has a file, and a name here. */
 #define SA_CODECS(CODEC) \
-    CODEC(fixed_point) CODEC(plain) CODEC(raw) CODEC(wide_fixed_point) \
+    CODEC(fixed_point) CODEC(plain) CODEC(narrow) CODEC(split) CODEC(raw) CODEC(wide_fixed_point) \
     CODEC(lanes16) CODEC(lanes10) CODEC(lanes8) CODEC(lanes6) CODEC(lanes5) CODEC(lanes4) \
     CODEC(rotated16) CODEC(rotated10) CODEC(rotated8) CODEC(rotated6) CODEC(rotated5) CODEC(rotated4) \
     CODEC(thc) CODEC(thc_table) CODEC(fp16) CODEC(bf16) CODEC(qsgd16) CODEC(qsgd10) \
@@ -40,13 +40,13 @@ SA_EXPORT void sa_coding_begin(struct sa_coding *coding, uint32_t codec, uint32_
         .codec = codecs[codec],
         .dtype = (enum sa_dtype)dtype,
         .elements = elements,
-        .width = codecs[codec]->width((enum sa_dtype)dtype, elements),
         .workers = workers,
         .headroom = workers > 1 ? 32u - (uint32_t)__builtin_clz(workers - 1) : 0,
         .half = half_of(codecs[codec], workers),
         .ranks = workers,
         .random = codecs[codec]->rounding == SA_RANDOM,
     };
+    coding->width = coding->codec->width(coding);
 }
 
 /* Rows of an array, one after the other; `left`: values from there on. */

@@ -38,7 +38,8 @@ struct sa_codec {
     uint32_t lane_bits; /* bits per lane if words hold several values; else 0 */
     uint32_t levels;    /* of its lanes: h; 0: the greatest that so many workers allow */
     enum sa_rounding rounding;
-    uint32_t (*width)(enum sa_dtype dtype, uint32_t elements);
+    uint32_t signed_words; /* honest sums never wrap as numbers in two's complement; else never as numbers without a sign (V3) */
+    uint32_t (*width)(const struct sa_coding *coding); /* values in a row */
 
     /* Returns this rank's code of a row of `count` values; NULL without agreement. */
     int32_t (*prepare)(const struct sa_coding *coding, const uint8_t *values, uint64_t count);

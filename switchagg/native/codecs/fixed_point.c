@@ -174,6 +174,7 @@ static void decode(const struct sa_coding *coding, uint8_t *values, uint32_t cou
 const struct sa_codec sa_fixed_point = {
     .name = "fixed_point",
     .rounds = 1,
+    .signed_words = 1,
     .width = sa_one_per_word,
     .prepare = prepare,
     .encode = encode,

@@ -423,10 +423,7 @@ static void decode_votes(const struct sa_coding *coding, uint8_t *values, uint32
 }
 
 #define WIDTH(bits)                                                       \
-    static uint32_t width##bits(enum sa_dtype dtype, uint32_t elements) { \
-        (void)dtype;                                                      \
-        return 32 / bits * elements;                                      \
-    }
+    static uint32_t width##bits(const struct sa_coding *coding) { return 32 / bits * coding->elements; }
 
 #define FAMILY(codec, bits, scale, how, most, decoding) \
     const struct sa_codec sa_##codec = {                \

@@ -41,8 +41,8 @@ SA_INLINE void sa_fetch_part(const void *values, uint64_t ahead) {
 }
 
 /* Values in a row of a codec with one value per word, of 32 bits, or of 64 in limbs (W3). */
-static inline uint32_t sa_one_per_word(enum sa_dtype dtype, uint32_t elements) {
-    return sa_value_bytes(dtype) == 4 ? elements : elements / SA_LIMBS;
+static inline uint32_t sa_one_per_word(const struct sa_coding *coding) {
+    return sa_value_bytes(coding->dtype) == 4 ? coding->elements : coding->elements / SA_LIMBS;
 }
 
 /* The largest of float32 values without their signs, as bits; fetches what is SA_BYTES_AHEAD. */

@@ -3,10 +3,7 @@
 
 #include "switchagg/native/codecs/codec.h"
 
-static uint32_t width(enum sa_dtype dtype, uint32_t elements) {
-    (void)dtype;
-    return 4 * elements;
-}
+static uint32_t width(const struct sa_coding *coding) { return 4 * coding->elements; }
 
 static void encode(const struct sa_coding *coding, const uint8_t *values, uint32_t count, uint64_t number,
                    int16_t code, uint8_t *payload) {

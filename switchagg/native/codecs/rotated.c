@@ -29,10 +29,7 @@ static void decode(const struct sa_codec *lanes, const struct sa_coding *coding,
 
 #define ROTATED(bits)                                                                                         \
     extern const struct sa_codec sa_lanes##bits;                                                              \
-    static uint32_t width##bits(enum sa_dtype dtype, uint32_t elements) {                                     \
-        (void)dtype;                                                                                          \
-        return 32 / bits * elements;                                                                          \
-    }                                                                                                         \
+    static uint32_t width##bits(const struct sa_coding *coding) { return 32 / bits * coding->elements; }      \
     static void encode##bits(const struct sa_coding *coding, const uint8_t *values, uint32_t count,           \
                              uint64_t number, int16_t code, uint8_t *payload) {                               \
         encode(&sa_lanes##bits, coding, values, count, number, code, payload);                                \

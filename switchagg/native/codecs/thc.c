@@ -69,10 +69,7 @@ static void decode(struct levels levels, const struct sa_coding *coding, uint8_t
     sa_from_rotated(coding, row, values, count, code, REACH);
 }
 
-static uint32_t width(enum sa_dtype dtype, uint32_t elements) {
-    (void)dtype;
-    return LANES * elements;
-}
+static uint32_t width(const struct sa_coding *coding) { return LANES * coding->elements; }
 
 #define THC(codec, levels)                                                                                      \
     static void encode_##levels(const struct sa_coding *coding, const uint8_t *values, uint32_t count,          \

@@ -9,10 +9,7 @@ extern const struct sa_codec sa_fixed_point;
 #define LEAST (-144) /* of the codes that F1 gives, rounded up, but for the two special ones */
 #define GREATEST 128
 
-static uint32_t width(enum sa_dtype dtype, uint32_t elements) {
-    (void)dtype;
-    return elements / 2;
-}
+static uint32_t width(const struct sa_coding *coding) { return coding->elements / 2; }
 
 static int32_t prepare(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
     int32_t code = sa_fixed_point.prepare(coding, values, count);
@@ -83,6 +80,7 @@ static void decode(const struct sa_coding *coding, uint8_t *values, uint32_t cou
 const struct sa_codec sa_wide_fixed_point = {
     .name = "wide_fixed_point",
     .rounds = 1,
+    .signed_words = 1,
     .width = width,
     .prepare = prepare,
     .encode = encode,

@@ -72,21 +72,14 @@ SA_VECTORISED static void hash_block(const word_at *restrict words, uint32_t cou
     sums[0] = lows, sums[1] = middles, sums[2] = highs;
 }
 
-/* number * 2^bits. */
-SA_INLINE uint64_t shifted(uint64_t number, uint32_t bits) {
-    uint64_t reduced = sa_tag_reduce(number);
-    return sa_tag_reduce((reduced << bits & SA_TAG_PRIME) + (reduced >> (SA_TAG_BITS - bits)));
-}
-
 static uint64_t hash_of(const struct sa_linear_hash *hash, const uint8_t *payload, uint32_t count, uint32_t flipped) {
     uint64_t total = 0, sums[SA_TAG_LIMBS];
     for (uint32_t at = 0; at < count; at += BLOCK) {
         const uint32_t *low = hash->coefficients + at;
         hash_block((const word_at *)payload + at, count - at < BLOCK ? count - at : BLOCK, flipped, low,
                    low + hash->count, low + 2 * hash->count, sums);
-        total = sa_tag_add(total, sa_tag_reduce(sums[0]));
-        for (uint32_t limb = 1; limb < SA_TAG_LIMBS; limb++)
-            total = sa_tag_add(total, shifted(sums[limb], SA_TAG_LIMB_BITS * limb));
+        for (uint32_t limb = 0; limb < SA_TAG_LIMBS; limb++)
+            total = sa_tag_add(total, sa_tag_shift(sums[limb], SA_TAG_LIMB_BITS * limb));
     }
     return total;
 }
@@ -108,5 +101,5 @@ SA_EXPORT void sa_linear_hash_init(struct sa_linear_hash *hash, const struct sa_
         for (uint32_t limb = 0; limb < SA_TAG_LIMBS; limb++)
             coefficients[limb * count + j] = (uint32_t)(coefficient >> SA_TAG_LIMB_BITS * limb) & SA_TAG_LIMB_MASK;
     }
-    *hash = (struct sa_linear_hash){count, coefficients, shifted(total, 31)};
+    *hash = (struct sa_linear_hash){count, coefficients, sa_tag_shift(total, 31)};
 }

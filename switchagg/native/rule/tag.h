@@ -1,4 +1,4 @@
-/* The arithmetic of tags (V1 of PROTOCOL.md) modulo the prime 2^61 - 1: a pseudorandom function, SipHash-2-4, and the linear
+/* The arithmetic of tags (V2 of PROTOCOL.md) modulo the prime 2^61 - 1: a pseudorandom function, SipHash-2-4, and the linear
    hash of a payload's words, sum of r_j * w_j with coefficients r_j that only holders of the key know. Twin of
    switchagg/tag.py. */
 #ifndef SWITCHAGG_TAG_H
@@ -16,7 +16,7 @@
 #define SA_KEY_BYTES 16u
 
 /* What a pseudorandom number of a job's key is for. */
-enum sa_tag_domain { SA_TAG_COEFFICIENT, SA_TAG_PAD, SA_TAG_CODE_GIVER };
+enum sa_tag_domain { SA_TAG_COEFFICIENT, SA_TAG_PAD, SA_TAG_CODE_MARK };
 
 struct sa_tag_key {
     uint64_t halves[2];
@@ -43,6 +43,12 @@ SA_INLINE uint64_t sa_tag_subtract(uint64_t a, uint64_t b) { return sa_tag_add(a
 /* Any number modulo the prime. */
 SA_INLINE uint64_t sa_tag_reduce(uint64_t number) {
     return sa_tag_add(number & SA_TAG_PRIME, number >> SA_TAG_BITS);
+}
+
+/* Any number times 2^bits, bits < SA_TAG_BITS. */
+SA_INLINE uint64_t sa_tag_shift(uint64_t number, uint32_t bits) {
+    uint64_t reduced = sa_tag_reduce(number);
+    return sa_tag_reduce((reduced << bits & SA_TAG_PRIME) + (reduced >> (SA_TAG_BITS - bits)));
 }
 
 /* The coefficients of a key, in limbs so that sums of products fit 64 bits and loops over them vectorise. */

@@ -165,7 +165,20 @@ static void sa_chunked_pass(struct sa_call *call, uint64_t position) {
     if (content.scale) sa_advance(call, content.index);
 }
 
-static const struct sa_call_form chunked = {sa_chunked_kind, sa_chunked_read, sa_chunked_write, sa_chunked_pass};
+static struct sa_tag_terms sa_chunked_terms(struct sa_call *call, uint64_t position) {
+    struct sa_tag_terms terms = {.agreed = call->groups > 0, .presence = call->presence,
+                                 .signed_words = call->coding.codec->signed_words && sa_value_bytes(call->coding.dtype) == 4};
+    if (!terms.agreed) return terms;
+    uint64_t chunk = sa_content(call, position).index;
+    sa_prepare_until(call, chunk + 1); /* a partial sum may come before this rank has any values */
+    terms.code = call->codes[chunk];
+    terms.is_largest = call->local_codes[chunk] == terms.code;
+    terms.gives_nothing = call->presence && call->local_codes[chunk] > terms.code;
+    return terms;
+}
+
+static const struct sa_call_form chunked = {sa_chunked_kind, sa_chunked_read, sa_chunked_write, sa_chunked_pass,
+                                            sa_chunked_terms};
 
 /* ---- partial sums (Q6) */
 
@@ -178,7 +191,7 @@ static void sa_give_back(const struct sa_call *call, const struct sa_span *span)
 
 static void sa_partial_read(struct sa_call *call, uint64_t position, uint8_t *payload) {
     struct sa_content content = sa_content(call, position);
-    uint32_t room = call->coding.elements, presence = SA_BE32(1u << call->rank % 32);
+    uint32_t room = call->coding.elements, present = SA_BE32(1u << call->rank % 32);
     if (content.scale) {
         sa_own_codes(call, content.index, payload);
         return;
@@ -191,8 +204,8 @@ static void sa_partial_read(struct sa_call *call, uint64_t position, uint8_t *pa
         return;
     }
     sa_encode(call, content.index, &span, payload);
-    memset(payload + 4ull * room, 0, 4ull * (call->elements - room));
-    memcpy(payload + 4ull * (room + call->rank / 32), &presence, sizeof presence);
+    memset(payload + 4ull * room, 0, 4ull * call->presence);
+    memcpy(payload + 4ull * (room + call->rank / 32), &present, sizeof present);
 }
 
 /* Divide by how many ranks there are in a sum. */
@@ -214,8 +227,8 @@ static void sa_partial_write(struct sa_call *call, uint64_t position, const uint
         return;
     }
     struct sa_span span = sa_layout_span(&call->layout, content.index);
-    for (uint32_t i = call->coding.elements; i < call->elements; i++) {
-        memcpy(&present, payload + 4ull * i, sizeof present);
+    for (uint32_t i = 0; i < call->presence; i++) {
+        memcpy(&present, payload + 4ull * (call->coding.elements + i), sizeof present);
         ranks += (uint32_t)__builtin_popcount(present);
     }
     memcpy(&present, payload + 4ull * (call->coding.elements + call->rank / 32), sizeof present);
@@ -227,7 +240,8 @@ static void sa_partial_write(struct sa_call *call, uint64_t position, const uint
     if (call->mean && ranks) sa_divide(call, &span, ranks);
 }
 
-static const struct sa_call_form partial_sum = {sa_chunked_kind, sa_partial_read, sa_partial_write, sa_chunked_pass};
+static const struct sa_call_form partial_sum = {sa_chunked_kind, sa_partial_read, sa_partial_write, sa_chunked_pass,
+                                                sa_chunked_terms};
 
 static struct sa_layout sa_layout_of(const struct sa_coding *coding, const struct sa_submission *submission,
                                      uint32_t window) {
@@ -247,10 +261,10 @@ uint64_t sa_call_codes(const struct sa_coding *coding, const struct sa_submissio
 void sa_call_init(struct sa_call *call, const struct sa_coding *coding, const struct sa_submission *submission,
                   const struct sa_caller *caller, int16_t *codes) {
     struct sa_layout layout = sa_layout_of(coding, submission, caller->window);
-    int partial = coding->elements < caller->elements;
+    int beside = coding->elements < caller->elements;
     uint64_t groups = coding->codec->rounds ? (layout.chunks + caller->elements - 1) / caller->elements : 0;
     *call = (struct sa_call){
-        .form = partial ? &partial_sum : &chunked,
+        .form = caller->presence ? &partial_sum : &chunked,
         .coding = *coding,
         .layout = layout,
         .data = submission->data,
@@ -258,15 +272,45 @@ void sa_call_init(struct sa_call *call, const struct sa_coding *coding, const st
         .groups = groups,
         .chunks = layout.chunks + groups,
         .codes = codes,
-        .local_codes = partial && codes ? codes + layout.chunks : codes,
+        .local_codes = beside && codes ? codes + layout.chunks : codes,
         .op = submission->op,
         .rank = caller->rank,
         .route = submission->route,
         .routed = submission->routed,
         .mean = submission->mean,
         .elements = caller->elements,
+        .presence = caller->presence,
         .scratch = caller->scratch,
         .chunks_of = caller->chunks_of,
+        .verified = caller->verified,
     };
     call->ready = sa_ready_after(call, 0);
+}
+
+/* ---- verified sums */
+
+void sa_call_read(struct sa_call *call, uint32_t stream, uint64_t chunk, uint64_t position, uint32_t kind, uint8_t *payload) {
+    call->form->read(call, position, payload);
+    if (!call->verified || sa_op(kind) == SA_OP_MAX) return;
+    struct sa_tag_terms terms = call->form->terms(call, position);
+    if (!terms.gives_nothing) sa_verified_put_tag(call->verified, stream, chunk, &terms, payload);
+}
+
+SA_VECTORISED static uint32_t sa_count_below(const sa_uint32_at *restrict result, uint32_t count,
+                                             const uint32_t *restrict local) {
+    uint32_t below = 0;
+    for (uint32_t i = 0; i < count; i++) below += (int32_t)SA_BE32(result[i]) < (int32_t)SA_BE32(local[i]);
+    return below;
+}
+
+int sa_call_fits(struct sa_call *call, uint32_t stream, uint64_t chunk, uint64_t position, uint32_t kind, int gives,
+                 const uint8_t *payload) {
+    if (!call->verified) return 1;
+    if (sa_op(kind) == SA_OP_MAX) {
+        if (!gives || call->verified->partial) return 1; /* a maximum of some ranks may be below another's */
+        call->form->read(call, position, (uint8_t *)call->scratch);
+        return !sa_count_below((const sa_uint32_at *)payload, call->elements, call->scratch);
+    }
+    struct sa_tag_terms terms = call->form->terms(call, position);
+    return terms.ignored || sa_verified_fits(call->verified, stream, chunk, kind, &terms, payload);
 }

@@ -10,14 +10,17 @@
 #include "switchagg/native/codecs/codec.h"
 #include "switchagg/native/worker/endpoint.h"
 #include "switchagg/native/worker/layout.h"
+#include "switchagg/native/worker/verified_sums.h"
 
 /* The rank that makes a call, and its stream. */
 struct sa_caller {
     uint32_t rank;
     uint32_t window;   /* slots of the stream */
     uint32_t elements; /* E */
+    uint32_t presence; /* elements of a data chunk that say whose values are in it (Q6) */
     uint32_t *scratch; /* E elements, for a moment */
     uint64_t *chunks_of; /* [m]: counts data chunks of partial sums that hold the values of m ranks */
+    const struct sa_verified_sums *verified; /* NULL: sums aren't */
 };
 
 struct sa_small;
@@ -35,7 +38,7 @@ struct sa_call {
     uint64_t known;  /* leading groups whose codes are agreed */
     uint64_t prepared; /* leading data chunks with a code in `codes` */
     int16_t *codes;  /* of each data chunk, if agreed on: this worker's own until then */
-    int16_t *local_codes; /* this worker's own: `codes`, or in a partial sum an array beside it */
+    int16_t *local_codes; /* this worker's own: `codes`, or an array beside it where it is needed later */
     uint32_t op;
     uint32_t ahead;  /* group known + 1 is agreed as well */
     uint32_t rank;
@@ -43,8 +46,10 @@ struct sa_call {
     uint32_t routed; /* the packets say so; else all ranks send and get values */
     uint32_t mean;   /* of a partial sum: it is divided by the ranks in it */
     uint32_t elements;
+    uint32_t presence;
     uint32_t *scratch;
     uint64_t *chunks_of;
+    const struct sa_verified_sums *verified;
     struct sa_small *small; /* of a small call */
     uint32_t undecided;     /* it isn't known yet how many chunks it has (W16): later calls wait for that */
 };
@@ -62,14 +67,24 @@ struct sa_call_form {
 
     /* Does the same for a result without values. */
     void (*pass)(struct sa_call *call, uint64_t position);
+
+    /* What the tag of a data chunk, of op SUM, depends on (V4). */
+    struct sa_tag_terms (*terms)(struct sa_call *call, uint64_t position);
 };
 
 /* Returns how many codes a call stores. elements: E. */
 uint64_t sa_call_codes(const struct sa_coding *coding, const struct sa_submission *submission, uint32_t elements);
 
-/* `codes`: room for sa_call_codes of them. coding: its elements are fewer than the caller's for a partial sum, whose data
-   chunks say in the others whose values are in them (Q6). */
+/* `codes`: room for sa_call_codes of them. coding: its elements are fewer than the caller's where data chunks have
+   presence behind their words (Q6), or a tag (V4). */
 void sa_call_init(struct sa_call *call, const struct sa_coding *coding, const struct sa_submission *submission,
                   const struct sa_caller *caller, int16_t *codes);
+
+/* Write a chunk's payload, with its tag if it has one. kind: of its packets; chunk: its number in the stream. */
+void sa_call_read(struct sa_call *call, uint32_t stream, uint64_t chunk, uint64_t position, uint32_t kind, uint8_t *payload);
+
+/* Whether a result can be right: a sum by its tag; a maximum, to which this rank gives, is nowhere below its values (V6). */
+int sa_call_fits(struct sa_call *call, uint32_t stream, uint64_t chunk, uint64_t position, uint32_t kind, int gives,
+                 const uint8_t *payload);
 
 #endif

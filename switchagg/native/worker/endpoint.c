@@ -32,6 +32,7 @@ struct sa_endpoint {
     uint32_t *scratch;              /* E elements, for sa_call_form.write */
     struct sa_waiting_event *events, *last_event;
     struct sa_partial_sums partial;
+    struct sa_verified_sums verified;
     uint64_t counters[SA_ENDPOINT_ALL_COUNTERS];
 };
 
@@ -81,10 +82,14 @@ static struct sa_running *sa_running_new(const struct sa_submission *submission,
     return running;
 }
 
+static const struct sa_verified_sums *sa_verified_of(const struct sa_endpoint *endpoint) {
+    return endpoint->verified.elements && !endpoint->size_only ? &endpoint->verified : NULL;
+}
+
 static void sa_chunked_init(struct sa_endpoint *endpoint, struct sa_running *running,
-                            const struct sa_submission *submission, const struct sa_coding *coding) {
-    struct sa_caller caller = {endpoint->rank, endpoint->windows[submission->stream].window, endpoint->elements,
-                               endpoint->scratch, endpoint->counters + SA_ENDPOINT_CHUNKS_OF};
+                            const struct sa_submission *submission, const struct sa_coding *coding, uint32_t presence) {
+    struct sa_caller caller = {endpoint->rank, endpoint->windows[submission->stream].window, endpoint->elements, presence,
+                               endpoint->scratch, endpoint->counters + SA_ENDPOINT_CHUNKS_OF, sa_verified_of(endpoint)};
     sa_call_init(&running->call, coding, submission, &caller, (int16_t *)(running + 1));
 }
 
@@ -98,7 +103,7 @@ static struct sa_running *sa_description_new(struct sa_endpoint *endpoint, const
     if (!running) return NULL;
     struct sa_coding coding;
     sa_coding_begin(&coding, endpoint->plain, SA_INT32, endpoint->elements, endpoint->workers);
-    sa_chunked_init(endpoint, running, &head, &coding);
+    sa_chunked_init(endpoint, running, &head, &coding, 0);
     int32_t *codes = (int32_t *)(running + 1);
     for (uint64_t i = 0; i < words; i++) codes[i] = INT32_MIN;
     if (submission->description[0])
@@ -112,22 +117,22 @@ static struct sa_running *sa_description_new(struct sa_endpoint *endpoint, const
 static struct sa_running *sa_described_new(struct sa_endpoint *endpoint, const struct sa_submission *submission) {
     int sum_of_all = submission->op == SA_OP_SUM && submission->route == SA_ROUTE_ALL;
     uint32_t rows = 0, presence = sum_of_all ? endpoint->partial.presence : 0;
+    uint32_t room = endpoint->elements - presence - (submission->op == SA_OP_SUM ? endpoint->verified.elements : 0);
     if (submission->codec == endpoint->fixed_point && submission->dtype == SA_FLOAT32 && !submission->residual &&
         sum_of_all && !presence)
-        rows = sa_small_rows(endpoint->elements, endpoint->workers, submission->count);
+        rows = sa_small_rows(room, endpoint->workers, submission->count);
     struct sa_coding coding;
-    sa_coding_begin(&coding, rows ? endpoint->wide : submission->codec, submission->dtype,
-                    endpoint->elements - presence, endpoint->workers);
+    sa_coding_begin(&coding, rows ? endpoint->wide : submission->codec, submission->dtype, room, endpoint->workers);
     coding.key = submission->key;
     if (submission->residual) coding.random = 0; /* what is lost is fed back */
-    uint64_t extra = rows ? sa_small_bytes(endpoint->elements, rows)
+    uint64_t extra = rows ? sa_small_bytes(room, rows)
                           : sizeof(int16_t) * (endpoint->size_only ? 0 : sa_call_codes(&coding, submission, endpoint->elements));
     struct sa_running *running = sa_running_new(submission, extra);
     if (!running) return NULL;
     if (rows)
-        sa_small_init(&running->call, &coding, submission, (struct sa_small *)(running + 1));
+        sa_small_init(&running->call, &coding, submission, sa_verified_of(endpoint), (struct sa_small *)(running + 1));
     else
-        sa_chunked_init(endpoint, running, submission, &coding);
+        sa_chunked_init(endpoint, running, submission, &coding, presence);
     return running;
 }
 
@@ -160,6 +165,36 @@ static int sa_gives(const struct sa_endpoint *endpoint, uint32_t kind) {
     return sa_givers(kind, ~0ull) >> endpoint->header.rank & 1u;
 }
 
+/* The stream gives up if a chunk's sum is wrong for good (V7), but calls that differ are named first (W12). */
+static void sa_give_up_wrong(struct sa_endpoint *endpoint, struct sa_window *window) {
+    uint64_t chunk = window->wrong - 1;
+    if (!window->wrong || window->failed || sa_window_undescribed(window, chunk)) return;
+    window->failed = 1;
+    window->failure.event = (struct sa_event){
+        .kind = window->wrong_kind,
+        .stream = window->stream,
+        .slot = window->first_slot + (uint32_t)(chunk % window->window),
+        .version = (uint32_t)(chunk / window->window & 1),
+        .chunk = chunk,
+    };
+    sa_add_event(endpoint, &window->failure);
+}
+
+/* The result of a slot's chunk is wrong: it is asked for again, once. */
+static void sa_refuse(struct sa_endpoint *endpoint, struct sa_window *window, uint32_t offset) {
+    endpoint->counters[SA_ENDPOINT_WRONG_SUMS]++;
+    if (sa_window_ask_again(window, offset)) return;
+    sa_window_wrong(window, window->slots[offset].chunk, SA_WRONG_SUM);
+    sa_give_up_wrong(endpoint, window);
+}
+
+/* A small call holds results until it is known whether they count, and which of them are wrong (V8). */
+static int sa_holds_wrong(struct sa_call *call, uint64_t position) {
+    if (!call->undecided) return 0;
+    call->small->wrong |= 1u << position;
+    return 1;
+}
+
 /* Take one datagram if it is an awaited result; else count it (W5). */
 static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint32_t size, int64_t now_ns,
                     uint32_t congested, uint32_t *touched) {
@@ -187,15 +222,23 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
         return;
     }
     struct sa_running *running = slot->running;
-    if (header.elements && endpoint->size_only)
-        running->call.form->pass(&running->call, slot->chunk - running->base);
-    else if (header.elements)
-        running->call.form->write(&running->call, slot->chunk - running->base, datagram + SA_HEADER_BYTES);
+    const uint8_t *payload = header.elements ? datagram + SA_HEADER_BYTES : NULL;
+    uint64_t position = slot->chunk - running->base;
+    if (payload && endpoint->size_only) {
+        running->call.form->pass(&running->call, position);
+    } else if (payload) {
+        if (!sa_call_fits(&running->call, window->stream, slot->chunk, position, slot->kind, sa_gives(endpoint, kind), payload) &&
+            !sa_holds_wrong(&running->call, position)) {
+            sa_refuse(endpoint, window, offset);
+            return;
+        }
+        running->call.form->write(&running->call, position, payload);
+    }
     uint32_t marked = header.rank >> 7;
     window->to_mark += congested;
     endpoint->counters[SA_ENDPOINT_MARKED] += marked;
+    if (window->partial) sa_partial_answered(&endpoint->partial, window, offset, kind, payload);
     sa_window_answered(window, offset, now_ns, marked);
-    if (window->partial) sa_partial_answered(window, offset);
     endpoint->counters[SA_ENDPOINT_RESULTS]++;
     if (!window->touched) endpoint->touched[(*touched)++] = window;
     window->touched = 1;
@@ -232,7 +275,13 @@ static void sa_decide(struct sa_endpoint *endpoint, struct sa_window *window, co
     if (endpoint->size_only)
         head->describes->call.undecided = 0;
     else
-        hit = sa_small_decide(&head->describes->call, &endpoint->predictions, codes);
+        hit = sa_small_decide(&head->describes->call, &endpoint->predictions, codes, endpoint->verified.elements > 0);
+    uint32_t wrong = hit && !endpoint->size_only ? head->describes->call.small->wrong : 0;
+    endpoint->counters[SA_ENDPOINT_WRONG_SUMS] += (uint32_t)__builtin_popcount(wrong);
+    if (wrong) {
+        sa_window_wrong(window, head->describes->base + (uint32_t)__builtin_ctz(wrong), SA_WRONG_SUM_TOO_EARLY);
+        window->differs = 1; /* the call has all its results, and isn't complete */
+    }
     endpoint->counters[hit ? SA_ENDPOINT_PREDICTED : SA_ENDPOINT_REPEATED]++;
     sa_window_decided(window, head->describes);
 }
@@ -249,11 +298,13 @@ static void sa_complete(struct sa_endpoint *endpoint, struct sa_window *window) 
         if (!window->differs && done->describes->call.small) sa_decide(endpoint, window, done);
         sa_free_call(endpoint, done);
     }
+    sa_give_up_wrong(endpoint, window);
 }
 
 /* Give calls what came before they had sent it, and report. */
 static void sa_take_early(struct sa_endpoint *endpoint, struct sa_window *window) {
     sa_partial_take_early(&endpoint->partial, window);
+    sa_give_up_wrong(endpoint, window);
     sa_complete(endpoint, window);
     uint64_t early = window->running ? 0 : sa_window_first_free(window) - window->end;
     __atomic_store_n(&window->early_chunks, early, __ATOMIC_RELEASE);
@@ -336,7 +387,7 @@ static void sa_build(struct sa_endpoint *endpoint, struct sa_window *window, uin
     uint32_t chunk = SA_BE32((uint32_t)slot->chunk);
     uint16_t number = SA_BE16((uint16_t)(window->first_slot + offset));
     if (size > SA_HEADER_BYTES && !endpoint->size_only)
-        running->call.form->read(&running->call, slot->chunk - running->base, frame + SA_HEADER_BYTES);
+        sa_call_read(&running->call, window->stream, slot->chunk, slot->chunk - running->base, slot->kind, frame + SA_HEADER_BYTES);
     /* Field by field where it is sent from: a header put together elsewhere and copied whole would wait for all stores
        before it, the values' too, since the processor forwards no several stores to one load. */
     memcpy(frame, &endpoint->header, SA_HEADER_BYTES);
@@ -459,6 +510,7 @@ SA_EXPORT void sa_endpoint_free(struct sa_endpoint *endpoint) {
         next = waiting->next;
         sa_forget(endpoint, waiting);
     }
+    sa_verified_end(&endpoint->verified);
     if (endpoint->windows) sa_partial_end(&endpoint->partial, endpoint->windows, endpoint->stream_count);
     for (uint32_t stream = 0; endpoint->windows && stream < endpoint->stream_count; stream++)
         sa_window_end(&endpoint->windows[stream]);
@@ -470,7 +522,8 @@ SA_EXPORT void sa_endpoint_free(struct sa_endpoint *endpoint) {
     free(endpoint);
 }
 
-SA_EXPORT struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t rank, uint32_t wire_rank) {
+SA_EXPORT struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t rank, uint32_t wire_rank,
+                                              const uint8_t *key) {
     struct sa_endpoint *endpoint = calloc(1, sizeof *endpoint);
     if (!endpoint) return NULL;
     uint32_t streams = job->stream_count;
@@ -495,7 +548,8 @@ SA_EXPORT struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t
     endpoint->touched = calloc(streams, sizeof *endpoint->touched);
     endpoint->scratch = calloc(job->elements, sizeof *endpoint->scratch);
     int missing = !endpoint->windows || !endpoint->by_priority || !endpoint->next_order || !endpoint->touched ||
-                  !endpoint->scratch;
+                  !endpoint->scratch || sa_verified_init(&endpoint->verified, job, rank, key);
+    endpoint->bytes += sizeof(uint32_t) * endpoint->verified.elements * endpoint->verified.hash.count;
     for (uint32_t stream = 0; stream < streams && !missing; stream++) {
         missing = sa_window_init(endpoint->windows, job, stream);
         endpoint->bytes += sa_window_bytes(&endpoint->windows[stream]);

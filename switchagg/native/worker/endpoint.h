@@ -8,19 +8,21 @@
 #include "switchagg/native/abi.h"
 #include "switchagg/native/codecs/codec.h"
 #include "switchagg/native/rule/job.h"
+#include "switchagg/native/rule/tag.h"
 
 struct sa_endpoint;
 
 #define SA_WORDS 4u /* of a call's description */
 #define SA_EACH_RANK UINT32_MAX /* as an owner: rank r owns shard r */
 
-enum sa_event_kind { SA_NO_EVENT, SA_CALL_COMPLETED, SA_STREAM_FAILED, SA_CALLS_DIFFER };
+enum sa_event_kind { SA_NO_EVENT, SA_CALL_COMPLETED, SA_STREAM_FAILED, SA_CALLS_DIFFER, SA_WRONG_SUM, SA_WRONG_SUM_TOO_EARLY };
 
 struct sa_event {
     uint32_t kind;
     uint32_t stream;
     uint64_t call;  /* SA_CALL_COMPLETED: what submit was given */
-    uint32_t slot;  /* SA_STREAM_FAILED: the oldest unanswered chunk, SA_CALLS_DIFFER: the description's; where it is */
+    uint32_t slot;  /* SA_STREAM_FAILED: the oldest unanswered chunk, SA_CALLS_DIFFER: the description's, SA_WRONG_SUM: whose
+                       sum is wrong, or _TOO_EARLY, and came too early to be asked for again (V7 to V9); where it is */
     uint32_t version;
     uint64_t chunk; /* unwrapped */
     uint32_t timeouts;
@@ -72,13 +74,15 @@ enum sa_endpoint_counter {
     SA_ENDPOINT_EARLY_REFUSED, /* and those for which there was no room */
     SA_ENDPOINT_ABSTAINED,
     SA_ENDPOINT_FINALISE_REQUESTS,
+    SA_ENDPOINT_WRONG_SUMS, /* results that were not taken (V7) */
     SA_ENDPOINT_COUNTERS,
     SA_ENDPOINT_CHUNKS_OF = SA_ENDPOINT_COUNTERS, /* behind them, [m]: data chunks of partial sums with the values of m ranks */
     SA_ENDPOINT_ALL_COUNTERS = SA_ENDPOINT_CHUNKS_OF + SA_WORKERS_MAX + 1
 };
 
-/* wire_rank: the worker's index among what sends to its switch (H1). Returns NULL without memory. */
-struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t rank, uint32_t wire_rank);
+/* wire_rank: the worker's index among what sends to its switch (H1). key: SA_KEY_BYTES, of the generation, which all workers
+   have and the switch hasn't (V1). Returns NULL without memory. */
+struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t rank, uint32_t wire_rank, const uint8_t *key);
 void sa_endpoint_free(struct sa_endpoint *endpoint);
 uint32_t sa_endpoint_frame_bytes(const struct sa_endpoint *endpoint);
 

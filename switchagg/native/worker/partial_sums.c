@@ -51,11 +51,7 @@ int sa_partial_take(struct sa_partial_sums *sums, struct sa_window *window, uint
     if (flies && slot->kind & SA_ROUTE_BITS) return 0;
     if (ago >= 1u << 31 || ago % window->window || ago > slot->chunk) return 0;
     if ((kind & SA_VERSION) != (version ? SA_VERSION : 0)) return 0;
-    if (flies && !ago) { /* awaited; without this rank's values its contribution may never have come to the switch */
-        int present = payload[sums->presence_at] & sums->presence_bit;
-        if (sa_op(kind) == SA_OP_MAX || !present) sa_add_due(sums, window, slot->chunk, 0);
-        return 0;
-    }
+    if (flies && !ago) return 0; /* awaited */
     if (ago) {
         sums->counters[SA_ENDPOINT_DUPLICATES]++;
         sa_add_due(sums, window, slot->chunk - ago, 0);
@@ -72,19 +68,26 @@ static void sa_unlink_closing(struct sa_partial_slot *slot) {
     slot->before = slot->after = NULL;
 }
 
-void sa_partial_answered(struct sa_window *window, uint32_t offset) {
+void sa_partial_answered(struct sa_partial_sums *sums, struct sa_window *window, uint32_t offset, uint32_t kind,
+                         const uint8_t *payload) {
     struct sa_partial_slot *slot = &window->partial[offset];
+    /* Without this rank's values its contribution may never have come to the switch. */
+    if (payload && sa_route(kind) == SA_ROUTE_ALL &&
+        (sa_op(kind) == SA_OP_MAX || !(payload[sums->presence_at] & sums->presence_bit)))
+        sa_add_due(sums, window, window->slots[offset].chunk, 0);
     if (slot->after) sa_unlink_closing(slot);
     slot->closes = 0;
 }
 
-/* Give its call what the slot has, as far as calls are ready for it. */
-static void sa_take_early_of(struct sa_partial_sums *sums, struct sa_window *window, struct sa_partial_slot *slot) {
+/* Give its call what the slot has, as far as calls are ready for it. A wrong sum is one for good: this rank has abstained (V9). */
+static void sa_take_early_of(struct sa_partial_sums *sums, struct sa_window *window, struct sa_partial_slot *slot,
+                             uint64_t *wrong) {
     while (slot->first && slot->first->chunk < window->limit) {
         struct sa_early *early = slot->first;
+        int fits = sa_window_write_early(window, early->chunk, early->payload);
         slot->first = early->after;
-        sa_window_write_early(window, early->chunk, early->payload);
-        sums->counters[SA_ENDPOINT_RESULTS]++;
+        sums->counters[fits ? SA_ENDPOINT_RESULTS : SA_ENDPOINT_WRONG_SUMS]++;
+        if (!fits && early->chunk < *wrong) *wrong = early->chunk;
         sums->early_bytes -= sums->payload_bytes;
         window->early--;
         free(early);
@@ -92,12 +95,13 @@ static void sa_take_early_of(struct sa_partial_sums *sums, struct sa_window *win
 }
 
 void sa_partial_take_early(struct sa_partial_sums *sums, struct sa_window *window) {
-    uint64_t limit;
+    uint64_t limit, wrong = UINT64_MAX;
     do { /* results of scale chunks raise the limit */
         limit = window->limit;
         for (uint32_t offset = 0; offset < window->window && window->early; offset++)
-            sa_take_early_of(sums, window, &window->partial[offset]);
+            sa_take_early_of(sums, window, &window->partial[offset], &wrong);
     } while (window->early && window->limit > limit);
+    if (wrong < UINT64_MAX) sa_window_wrong(window, wrong, SA_WRONG_SUM_TOO_EARLY);
 }
 
 void sa_partial_handle_timer(struct sa_partial_sums *sums, int64_t now_ns) {
@@ -159,10 +163,10 @@ uint32_t sa_partial_frames(struct sa_partial_sums *sums, uint32_t class, uint32_
 
 int sa_partial_init(struct sa_partial_sums *sums, const struct sa_job *job, uint32_t wire_rank,
                     struct sa_window *windows, uint64_t *counters) {
-    uint32_t presence = (job->workers + 31) / 32;
+    uint32_t presence = (job->workers + 31) / 32, tag = job->verify == SA_VERIFY_ON ? SA_TAG_LIMBS : 0;
     *sums = (struct sa_partial_sums){
         .presence = presence,
-        .presence_at = 4 * (job->elements - presence + wire_rank / 32) + 3 - wire_rank % 32 / 8, /* big-endian */
+        .presence_at = 4 * (job->elements - tag - presence + wire_rank / 32) + 3 - wire_rank % 32 / 8, /* big-endian */
         .presence_bit = 1u << wire_rank % 8,
         .payload_bytes = 4 * job->elements,
         .close_after_ns = job->close_after_ns,

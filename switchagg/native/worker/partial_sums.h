@@ -54,8 +54,10 @@ void sa_partial_end(struct sa_partial_sums *sums, struct sa_window *windows, uin
 int sa_partial_take(struct sa_partial_sums *sums, struct sa_window *window, uint32_t offset, uint32_t kind,
                     uint32_t chunk, const uint8_t *payload);
 
-/* The chunk in flight in a slot has its result. */
-void sa_partial_answered(struct sa_window *window, uint32_t offset);
+/* The chunk in flight in a slot has its result, of this kind; payload: NULL without values. To be called before
+   sa_window_answered. */
+void sa_partial_answered(struct sa_partial_sums *sums, struct sa_window *window, uint32_t offset, uint32_t kind,
+                         const uint8_t *payload);
 
 /* Give calls what came before they had sent it. */
 void sa_partial_take_early(struct sa_partial_sums *sums, struct sa_window *window);

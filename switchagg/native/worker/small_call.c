@@ -4,15 +4,15 @@
 
 #include "switchagg/native/rule/wire.h"
 
-uint32_t sa_small_rows(uint32_t elements, uint32_t workers, uint64_t count) {
-    uint32_t width = elements / 2;
+uint32_t sa_small_rows(uint32_t room, uint32_t workers, uint64_t count) {
+    uint32_t width = room / 2;
     if (workers > SA_SMALL_WORKERS || !count || count > (uint64_t)SA_SMALL_ROWS * width) return 0;
     uint32_t rows = (uint32_t)((count + width - 1) / width);
-    return 3 * rows + SA_WORDS * workers <= elements ? rows : 0;
+    return 3 * rows + SA_WORDS * workers <= room ? rows : 0;
 }
 
-uint64_t sa_small_bytes(uint32_t elements, uint32_t rows) {
-    return sizeof(struct sa_small) + sizeof(uint32_t) * elements * rows;
+uint64_t sa_small_bytes(uint32_t room, uint32_t rows) {
+    return sizeof(struct sa_small) + sizeof(uint32_t) * room * rows;
 }
 
 /* A row's values in the caller's array, or in a copy of it. */
@@ -50,7 +50,7 @@ static void small_store(struct sa_call *call, uint32_t index, const uint8_t *pay
 static void small_write(struct sa_call *call, uint64_t position, const uint8_t *payload) {
     struct sa_small *small = call->small;
     uint32_t elements = call->coding.elements;
-    if (call->undecided) {
+    if (call->undecided) { /* the caller has marked what is wrong */
         memcpy(small->early_results + position * elements, payload, sizeof(uint32_t) * elements);
         small->held |= 1u << position;
     } else if (!small->again) {
@@ -62,10 +62,22 @@ static void small_write(struct sa_call *call, uint64_t position, const uint8_t *
 
 static void small_pass(struct sa_call *call, uint64_t position) { (void)call, (void)position; }
 
-static const struct sa_call_form form = {small_kind, small_read, small_write, small_pass};
+static struct sa_tag_terms small_terms(struct sa_call *call, uint64_t position) {
+    const struct sa_small *small = call->small;
+    int first = position < small->rows;
+    uint32_t index = (uint32_t)position - (first ? 0 : small->rows);
+    int16_t code = first ? small->predicted[index] : small->agreed[index];
+    return (struct sa_tag_terms){.code = code,
+                                 .agreed = 1,
+                                 .is_largest = small->local_codes[index] == code,
+                                 .signed_words = call->coding.codec->signed_words,
+                                 .ignored = small->again && first};
+}
+
+static const struct sa_call_form form = {small_kind, small_read, small_write, small_pass, small_terms};
 
 void sa_small_init(struct sa_call *call, const struct sa_coding *coding, const struct sa_submission *submission,
-                   struct sa_small *small) {
+                   const struct sa_verified_sums *verified, struct sa_small *small) {
     uint32_t rows = (uint32_t)((submission->count + coding->width - 1) / coding->width);
     *small = (struct sa_small){.rows = rows};
     *call = (struct sa_call){
@@ -76,6 +88,7 @@ void sa_small_init(struct sa_call *call, const struct sa_coding *coding, const s
         .chunks = rows,
         .ready = rows,
         .undecided = 1,
+        .verified = verified,
         .small = small,
     };
 }
@@ -88,6 +101,7 @@ void sa_small_predict(struct sa_call *call, const struct sa_predictions *predict
         struct row row = row_of(call, i);
         int32_t local_code = call->coding.codec->prepare(&call->coding, call->data + row.offset, row.count);
         int32_t code = known && last->codes[i] > local_code ? last->codes[i] : local_code; /* a lower one can't be agreed */
+        small->local_codes[i] = (int16_t)local_code;
         small->predicted[i] = (int16_t)code;
         codes[i] = local_code;
         codes[small->rows + i] = code;
@@ -98,7 +112,7 @@ void sa_small_predict(struct sa_call *call, const struct sa_predictions *predict
 /* Zeros, NaN and infinities are the same under any prediction, and no news of what is usual. */
 static int special(int32_t code) { return code <= SA_CODE_LEAST || code >= SA_CODE_GREATEST; }
 
-int sa_small_decide(struct sa_call *call, struct sa_predictions *predictions, const int32_t *codes) {
+int sa_small_decide(struct sa_call *call, struct sa_predictions *predictions, const int32_t *codes, int verified) {
     struct sa_small *small = call->small;
     struct sa_prediction *last = &predictions->places[call->layout.count % SA_PLACES];
     uint32_t rows = small->rows;
@@ -107,7 +121,7 @@ int sa_small_decide(struct sa_call *call, struct sa_predictions *predictions, co
     for (uint32_t i = 0; i < rows; i++) {
         int32_t code = codes[i];
         small->agreed[i] = sa_agreed(code);
-        if (!special(code) && (codes[rows + i] != code || codes[2 * rows + i] != -code)) hit = 0;
+        if ((verified || !special(code)) && (codes[rows + i] != code || codes[2 * rows + i] != -code)) hit = 0;
         if (!special(code))
             last->codes[i] = small->agreed[i];
         else if (!known)
@@ -116,7 +130,7 @@ int sa_small_decide(struct sa_call *call, struct sa_predictions *predictions, co
     call->undecided = 0;
     if (hit) {
         for (uint32_t i = 0; i < rows; i++)
-            if (small->held >> i & 1u)
+            if ((small->held & ~small->wrong) >> i & 1u)
                 small_store(call, i, (const uint8_t *)(small->early_results + (uint64_t)i * call->coding.elements));
     } else {
         memcpy(small->early_results, call->data, sizeof(float) * call->layout.count);

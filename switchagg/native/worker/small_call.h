@@ -20,27 +20,30 @@ struct sa_predictions {
 /* Behind it lie its results that came before the head's; then, if the data goes again, its values. */
 struct sa_small {
     uint32_t rows;
-    uint32_t held; /* which results, a bit each */
+    uint32_t held; /* which results, a bit each, */
+    uint32_t wrong; /* and which of these don't fit this rank's prediction (V8) */
     uint32_t again;
-    int16_t predicted[SA_SMALL_ROWS], agreed[SA_SMALL_ROWS];
+    int16_t local_codes[SA_SMALL_ROWS], predicted[SA_SMALL_ROWS], agreed[SA_SMALL_ROWS];
     uint32_t early_results[];
 };
 
-/* R, if a call of so many float32 in fixed point, summed over all ranks for all, is small; else 0. */
-uint32_t sa_small_rows(uint32_t elements, uint32_t workers, uint64_t count);
+/* R, if a call of so many float32 in fixed point, summed over all ranks for all, is small; else 0. room: elements of a data
+   chunk that carry words. */
+uint32_t sa_small_rows(uint32_t room, uint32_t workers, uint64_t count);
 
 /* Returns the bytes of a struct sa_small. */
-uint64_t sa_small_bytes(uint32_t elements, uint32_t rows);
+uint64_t sa_small_bytes(uint32_t room, uint32_t rows);
 
 /* coding: of wide_fixed_point. small: sa_small_bytes of memory. */
 void sa_small_init(struct sa_call *call, const struct sa_coding *coding, const struct sa_submission *submission,
-                   struct sa_small *small);
+                   const struct sa_verified_sums *verified, struct sa_small *small);
 
 /* Write what the head has of this call, 3 * rows codes: its own, the predicted ones, their negatives. The call does so
    once. */
 void sa_small_predict(struct sa_call *call, const struct sa_predictions *predictions, int32_t *codes);
 
-/* Take what the head's result has of it; whether all ranks predicted the agreed codes. If not, there are more chunks. */
-int sa_small_decide(struct sa_call *call, struct sa_predictions *predictions, const int32_t *codes);
+/* Take what the head's result has of it; whether all ranks predicted the agreed codes. If not, there are more chunks.
+   verified: a row of zeros or NaN has to be predicted, too (V8), as a tag depends on the code. */
+int sa_small_decide(struct sa_call *call, struct sa_predictions *predictions, const int32_t *codes, int verified);
 
 #endif

@@ -187,6 +187,7 @@ void sa_window_sent(struct sa_window *window, uint32_t offset, int64_t now_ns) {
     } else {
         sa_remove(window, offset);
     }
+    if (slot->asked == SA_TO_ASK) slot->asked = SA_ASKED;
     slot->sent_ns = now_ns;
     slot->transmission = window->transmissions++;
     sa_append(window, SA_IN_FLIGHT, offset);
@@ -196,6 +197,14 @@ void sa_window_sent(struct sa_window *window, uint32_t offset, int64_t now_ns) {
 static void sa_mark(struct sa_window *window, uint32_t offset) {
     sa_remove(window, offset);
     sa_append(window, SA_TO_RESEND, offset);
+}
+
+int sa_window_ask_again(struct sa_window *window, uint32_t offset) {
+    struct sa_slot *slot = &window->slots[offset];
+    if (slot->asked == SA_ASKED) return 0;
+    if (slot->state == SA_IN_FLIGHT) sa_mark(window, offset);
+    slot->asked = SA_TO_ASK;
+    return 1;
 }
 
 /* Shell sort by chunk: slots are listed by transmission, so nearly in order already. */
@@ -292,6 +301,7 @@ void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_n
     sa_remove(window, offset);
     sa_follow(window, marked);
     slot->state = SA_IS_FREE;
+    slot->asked = SA_NOT_ASKED;
     window->timeouts = 0;
     window->timer_start_ns = now_ns;
     if (slot->first) { /* Karn: a retransmitted chunk's result may answer either copy */
@@ -341,11 +351,15 @@ void sa_window_skip(struct sa_window *window, uint32_t offset) {
     sa_push_free(window, offset);
 }
 
-void sa_window_write_early(struct sa_window *window, uint64_t chunk, const uint8_t *payload) {
+int sa_window_write_early(struct sa_window *window, uint64_t chunk, const uint8_t *payload) {
     struct sa_running *running = sa_call_of(window, chunk);
-    running->call.form->write(&running->call, chunk - running->base, payload);
+    struct sa_call *call = &running->call;
+    uint64_t position = chunk - running->base;
+    if (!sa_call_fits(call, window->stream, chunk, position, call->form->kind(call, position), 1, payload)) return 0;
+    call->form->write(call, position, payload);
     if (--running->missing == 0) window->complete++;
     sa_raise_limit(window);
+    return 1;
 }
 
 /* Update the retransmission timeout as RFC 6298 does, within the job's bounds (W7). */
@@ -380,6 +394,12 @@ struct sa_running *sa_window_next_complete(struct sa_window *window) {
     sa_unlink(window, running);
     window->complete--;
     return running;
+}
+
+int sa_window_undescribed(const struct sa_window *window, uint64_t chunk) {
+    const struct sa_running *running = window->running;
+    while (running && running->end <= chunk && !running->describes) running = running->after;
+    return running && running->end <= chunk;
 }
 
 void sa_window_decided(struct sa_window *window, struct sa_running *running) {

@@ -34,6 +34,9 @@ struct sa_running {
 
 enum sa_slot_state { SA_IS_FREE, SA_IN_FLIGHT, SA_TO_RESEND };
 
+/* Whether a chunk's result was wrong, and the chunk is to be sent again, or was (V7). */
+enum sa_asking { SA_NOT_ASKED, SA_TO_ASK, SA_ASKED };
+
 /* A slot of the range has its chunk in flight, or the one that it takes next. */
 struct sa_slot {
     uint64_t chunk;
@@ -46,6 +49,7 @@ struct sa_slot {
     uint8_t state;
     uint8_t first;   /* the last transmission was the chunk's first */
     uint8_t version; /* of the chunk (W2) */
+    uint8_t asked;   /* enum sa_asking */
 };
 
 struct sa_list {
@@ -107,6 +111,8 @@ struct sa_window {
     struct sa_partial_slot *partial; /* of each slot, in a job with partial sums; else NULL */
     uint64_t early;                  /* results that no call has taken (Q7) */
     uint64_t early_chunks;            /* so many of the next chunks have their results; atomic */
+    uint64_t wrong; /* the first chunk whose sum was wrong for good (V7), plus 1; 0: none */
+    uint32_t wrong_kind; /* of its event */
     struct sa_waiting_event failure;
 };
 
@@ -133,6 +139,9 @@ uint32_t sa_window_peek(struct sa_window *window);
    before. */
 void sa_window_sent(struct sa_window *window, uint32_t offset, int64_t now_ns);
 
+/* The result of the chunk in flight in a slot was wrong: it is sent again at once. Returns 0 if it was so before (V7). */
+int sa_window_ask_again(struct sa_window *window, uint32_t offset);
+
 /* The chunk in flight in a slot has its result, marked or not: the slot is free for the chunk one window later. */
 void sa_window_answered(struct sa_window *window, uint32_t offset, int64_t now_ns, uint32_t marked);
 
@@ -143,8 +152,8 @@ void sa_window_answered_again(struct sa_window *window, uint32_t offset, uint32_
 /* The next chunk of a free slot has its result without being sent: the one after it is the next (Q7). */
 void sa_window_skip(struct sa_window *window, uint32_t offset);
 
-/* Such a result, of a chunk below the limit, goes to its call. */
-void sa_window_write_early(struct sa_window *window, uint64_t chunk, const uint8_t *payload);
+/* A result of a chunk below the limit goes to its call, unless it is wrong: then 0 is returned. */
+int sa_window_write_early(struct sa_window *window, uint64_t chunk, const uint8_t *payload);
 
 /* The least chunk that a free slot takes next; there is a free slot. */
 uint64_t sa_window_first_free(const struct sa_window *window);
@@ -155,6 +164,16 @@ void sa_window_after_results(struct sa_window *window);
 /* Take off the first call that is complete; NULL if there is none, or none before a description that is still missing
    results (W12). */
 struct sa_running *sa_window_next_complete(struct sa_window *window);
+
+/* This chunk's sum is wrong for good. kind: of the event, SA_WRONG_SUM or SA_WRONG_SUM_TOO_EARLY. */
+static inline void sa_window_wrong(struct sa_window *window, uint64_t chunk, uint32_t kind) {
+    if (window->wrong) return;
+    window->wrong = chunk + 1;
+    window->wrong_kind = kind;
+}
+
+/* Whether a description before this chunk has no result yet, which may say that other workers make other calls (W12). */
+int sa_window_undescribed(const struct sa_window *window, uint64_t chunk);
 
 /* It is known now how many chunks a call has (W16). */
 void sa_window_decided(struct sa_window *window, struct sa_running *running);

@@ -13,6 +13,9 @@ from switchagg.codecs import CODECS, NARROW, RAW, SPLIT, Array, CallShape, Codec
 from switchagg.codecs.limbs import WORKERS_MOST, to_limbs
 from switchagg.codecs.wide_fixed_point import WideFixedPoint, to_words
 from switchagg.job import MAX_VERIFIED, JobConfig, StreamConfig
+from switchagg.native import headers
+from switchagg.native.library import missing
+from switchagg.native.native_codec import NativeCodec, begin
 from switchagg.wire import Op
 
 INT32, FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
@@ -135,3 +138,29 @@ def test_jobs_that_cannot_be_verified() -> None:
     with pytest.raises(ValueError, match="verify 'maybe': one of auto, on, off"):
         verified(2, verify="maybe")
     assert verified(2, 3, "auto").tag_elements == verified(2, 3, "off").tag_elements == 0
+
+
+@pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")
+@given(
+    codec=st.sampled_from([SPLIT, NARROW]),
+    workers=st.sampled_from([1, 2, 3, 4, 5, 16, 17, 64, 65, 300, MAX_VERIFIED]),
+    words=st.integers(2, 60),
+    seed=st.integers(0, 1 << 32),
+)
+def test_integers_are_the_same_bits_in_c(codec: Codec, workers: int, words: int, seed: int) -> None:
+    """F18: words of any values, and values of any sums, which honest ranks need not have made."""
+    codec, rng = codec.for_workers(workers), np.random.default_rng(seed)
+    shape = CallShape(INT32, 2, words, workers)
+    python, native = codec.begin(shape), NativeCodec(codec, shape)
+    values = extreme(INT32, 2 * codec.row_values(INT32, words), rng).astype(np.int32).reshape(2, -1)
+    sums = rng.integers(-(1 << 31), 1 << 31, (2, words)).astype(np.int32)
+    everything = slice(0, 2)
+    assert (native.encode(values, everything) == python.encode(values, everything)).all()
+    assert (native.decode(sums, everything) == python.decode(sums, everything)).all()
+
+
+@pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")
+def test_words_are_read_alike_in_c() -> None:
+    for codec, dtype in (*SUMMED, (NARROW, INT32), (RAW, np.dtype(np.uint8))):
+        coding = begin(codec.for_workers(2), dtype, 24, 2)
+        assert headers.struct("sa_codec").from_address(coding.codec).signed_words == codec.signed_words

@@ -266,10 +266,12 @@ def allreduce(core: type[Endpoint] | type[NativeEndpoint], job: JobConfig, input
     ("dtype", "op"), [(np.float32, "sum"), (np.float64, "sum"), (np.int32, "sum"), (np.int32, "max"), (np.int64, "sum")]
 )
 @pytest.mark.parametrize(("workers", "elements", "size"), [(1, 360, 1000), (2, 8, 2000), (7, 17, 1000), (64, 3, 50)])
-def test_results_are_those_of_python(dtype: type, op: str, workers: int, elements: int, size: int) -> None:
+@pytest.mark.parametrize("verify", ["off", "on"])
+def test_results_are_those_of_python(dtype: type, op: str, workers: int, elements: int, size: int, verify: str) -> None:
     numbers = np.random.default_rng(workers)
     inputs = [(numbers.standard_normal(size) * 1e6).astype(dtype) for _ in range(workers)]
-    job = JobConfig(1, 1, workers, elements, (StreamConfig(0, 32),))
+    room = elements + 3 * (verify == "on")
+    job = JobConfig(1, 1, workers, room, (StreamConfig(0, 32),), verify=verify)
     results = [allreduce(core, job, inputs, op) for core in (Endpoint, NativeEndpoint)]
     assert all(array.tobytes() == results[0][0].tobytes() for arrays_ in results for array in arrays_)
     if dtype in (np.int32, np.int64):

@@ -1,4 +1,4 @@
-"""native/rule/tag: SipHash against its published vectors, the linear hash against Python's integers (V1)."""
+"""native/rule/tag: SipHash against its published vectors, the linear hash against Python's integers (V2)."""
 
 import ctypes
 from typing import Any
