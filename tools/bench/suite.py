@@ -33,6 +33,7 @@ MINUTES = {
     "codecs": (0.9, 2.5),
     "loss": (1, 4),
     "racks": (0.4, 1),
+    "verified": (0.3, 1),
     "allreduce": (0.8, 14),
 }
 
@@ -154,11 +155,29 @@ def _racks(quick: bool, log: Log, on_row: OnRow, store: CellStore) -> list[dict[
     return run_allreduce(wanted, log, on_row, store)
 
 
+def _verified(quick: bool, log: Log, on_row: OnRow, store: CellStore) -> list[dict[str, Any]]:
+    """What tags cost a call (V4): the same networks with verified sums and without, of which the bound is 3 in E."""
+    wanted: list[BenchRequest] = []
+    for rate in CODEC_RATES[1:2] if quick else CODEC_RATES[:2]:
+        for choice in ("off", "on"):
+            wanted += BenchMatrix(
+                [CODEC_WORKERS],
+                [rate],
+                [25 * bandwidths.MEGABYTE],
+                f"switch:{bench_methods.resolve_plane('auto')}",
+                window_slots=WINDOW_SLOTS,
+                pace=OperationPace(cell_s=0.2, rounds=2) if quick else OperationPace(cell_s=2.0),
+                verify=choice,
+            ).requests()
+    return run_allreduce(wanted, log, on_row, store)
+
+
 PARTS: dict[str, Measure] = {
     **MEASURES,
     "unshaped": _unshaped,
     "codecs": _codecs,
     "loss": _loss,
     "racks": _racks,
+    "verified": _verified,
     "allreduce": _allreduce,
 }

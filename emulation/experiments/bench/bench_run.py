@@ -44,7 +44,8 @@ class BenchMatrix:
 
     methods, dataplane, congestion_control: as `bench_methods.parse` has them. elements None: as many as fill the MTU.
     iterations 0: as many as the pace has time for. loss, loss_by: as in BenchRequest. racks: so many
-    with a leaf switch each, their up-links oversubscribed so many times; 0: one switch.
+    with a leaf switch each, their up-links oversubscribed so many times; 0: one switch. verify: as of
+    `switchagg.job.PacketTerms`.
     """
 
     workers: Sequence[int]
@@ -65,6 +66,7 @@ class BenchMatrix:
     loss_by: str | None = None
     racks: int = 0
     oversubscription: float = 1.0
+    verify: str = "auto"
 
     def requests(self) -> list[BenchRequest]:
         """A request for each network. Raises ScenarioError, RunFailed."""
@@ -99,6 +101,8 @@ class BenchMatrix:
         title = f"n = {workers}, {rate_text(rate_bps) if rate_bps else 'unshaped'}"
         if self.loss_by:
             title += f", {100 * self.loss:g} % lost{' in the switch' if self.loss_by == BY_SWITCH else ''}"
+        if self.verify != "auto":
+            title += f", verify {self.verify}"
         sizes, topology = (
             tuple(self.sizes),
             TopologyOptions(workers=workers, rate_bps=rate_bps, mtu_bytes=self.mtu_bytes),
@@ -116,7 +120,7 @@ class BenchMatrix:
             topology=topology,
             faults=Faults(loss=self.loss),
             workload=WorkloadOptions(ALLREDUCE, self.iterations, self.warmup, bucket_bytes=max(sizes), compute_ns=0),
-            switch=SwitchSettings(elements=elements, window_slots=self.window_slots),
+            switch=SwitchSettings(elements=elements, window_slots=self.window_slots, verify=self.verify),
             sweep=SweepAxes((("workload.bucket_bytes", sizes),)) if len(sizes) > 1 else SweepAxes(),
         )
 

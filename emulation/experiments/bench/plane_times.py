@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,7 +97,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
         log(f"endpoint {name}, in memory")
         for elements in (256, 360):
             try:
-                endpoints.append(endpoint(name, elements, quick))
+                endpoints += endpoint_rows(name, elements, quick)
             except CoreMissing as error:
                 failures[f"endpoint {name}"] = str(error)
                 break
@@ -214,25 +214,32 @@ def _check(counters: dict[str, int], traffic: BundleTraffic) -> None:
 # ---- endpoints
 
 
-def endpoint(name: str, elements: int, quick: bool) -> dict[str, Any]:
+def endpoint_rows(
+    name: str, elements: int, quick: bool, choices: Sequence[str] = ("off", "on")
+) -> list[dict[str, Any]]:
     """A worker's end: frames written from a float32 array, and results read back into it.
 
     Frames that the worker writes come back as results, as for a job of one worker; that is done outside what is timed.
-    Quantising and dequantising are part of it.
+    Quantising and dequantising are part of it. choices: of the term verify, a row for each; they take turns.
     """
-    job = JobConfig(1, 7, 1, elements, (StreamConfig(0, WINDOW),))
     size = (PYTHON_ENDPOINT_BYTES if name == "python" or quick else ENDPOINT_BYTES) // 4
     array = np.random.default_rng(1).standard_normal(size).astype(np.float32)
-    worker_endpoint: Any = NativeEndpoint(job, 0) if name == "native" else Endpoint(job, 0)
-    samples: list[float] = []
+    jobs = [JobConfig(1, 7, 1, elements, (StreamConfig(0, WINDOW),), verify=choice) for choice in choices]
+    workers: list[Any] = [(NativeEndpoint if name == "native" else Endpoint)(job, 0) for job in jobs]
+    samples: list[list[float]] = [[] for _ in jobs]
     for _ in range(2 if quick else 5):
-        worker_endpoint.submit(0, array_call(array, "sum", job))
-        spent, packets = _one_call(worker_endpoint)
-        samples.append(spent / packets)
-    endpoint_row = row("endpoint", name, elements, 1, samples)
-    endpoint_row["bytes_per_s"] = endpoint_row["elements_per_s"] * bandwidths.ITEM_BYTES
-    endpoint_row["note"] = "a packet sent and its result taken, float32, bundles of 64 packets"
-    return endpoint_row
+        for job, worker, times in zip(jobs, workers, samples, strict=True):
+            worker.submit(0, array_call(array, "sum", job))
+            spent, packets = _one_call(worker)
+            times.append(spent / packets)
+    rows = []
+    for job, times in zip(jobs, samples, strict=True):
+        rows.append(row("endpoint", name, elements, 1, times) | {"verify": job.verify})
+        rows[-1]["bytes_per_s"] = rows[-1]["packets_per_s"] * job.room * bandwidths.ITEM_BYTES
+        rows[-1]["note"] = "a packet sent and its result taken, float32, bundles of 64 packets"
+        rows[-1]["added_ns_per_packet"] = rows[-1]["ns_per_packet"]["median"] - rows[0]["ns_per_packet"]["median"]
+        rows[-1]["goodput_lost"] = job.tag_elements / elements
+    return rows
 
 
 def _one_call(worker_endpoint: Any) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from statistics import median
 import pytest
 
 from emulation.experiments.bench import codec_times
-from emulation.experiments.bench.plane_times import BundleTraffic, endpoint, timer_of
+from emulation.experiments.bench.plane_times import BundleTraffic, endpoint_rows, timer_of
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
@@ -26,7 +26,9 @@ RATIOS = tomllib.loads(Path(__file__).with_name("ratios.toml").read_text(encodin
 def of_planes() -> Iterator[tuple[str, float]]:
     reference, native = (median(timer_of(plane)(BundleTraffic(8, 256), 0.2)) for plane in ("reference", "native"))
     yield "data plane native, over reference", reference / native
-    python, compiled = (endpoint(name, 360, True)["ns_per_packet"]["median"] for name in ("python", "native"))
+    python, compiled = (
+        endpoint_rows(name, 360, True, ("off",))[0]["ns_per_packet"]["median"] for name in ("python", "native")
+    )
     yield "endpoint native, over python", python / compiled
 
 

@@ -68,7 +68,7 @@ def test_auto_and_the_daemon_can_choose_it() -> None:
 
 
 def test_the_benchmark_measures_names_and_draws_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plane_times, "endpoint", lambda *_: {})
+    monkeypatch.setattr(plane_times, "endpoint_rows", lambda *_: [])
     monkeypatch.setattr(plane_times, "WORKERS", (2,))
     monkeypatch.setattr(plane_times, "ELEMENTS", (32, 256))
     rows = [row for row in plane_times.measure(True, lambda _: None)["rows"] if row["plane"] == "toy"]
