@@ -53,7 +53,9 @@ class NativeWorkerLoop(CallLoop):
         self._interrupted: deque[int] = deque()  # keys of calls that a thread that waited has left half done
         self._last_counters: dict[str, int] = {}
         self._events = (NativeEvent * EVENTS_PER_RUN)()
-        self._endpoint: NativeEndpoint | None = NativeEndpoint(self._job, self._rank, self._wire_rank)
+        self._endpoint: NativeEndpoint | None = NativeEndpoint(
+            self._job, self._rank, self._wire_rank, self._key_of_sums
+        )
         size = frame_bytes(self._job.elements)
         self._udp = NativeUdp(self._link, size)
         rows = min(self._link.segments_max, DATAGRAM_BYTES_MAX // size)

@@ -302,9 +302,8 @@ class EndpointLoop(CallLoop):
         super().__init__(link, job, rank, switch_address, **rest)
 
     def _prepare(self) -> None:
-        place = self._job, self._rank, self._wire_rank
-        self.endpoint: NativeEndpoint | Endpoint
-        self.endpoint = NativeEndpoint(*place) if self._native else endpoint_of(*place, self._key_of_sums)
+        place = self._job, self._rank, self._wire_rank, self._key_of_sums
+        self.endpoint: NativeEndpoint | Endpoint = NativeEndpoint(*place) if self._native else endpoint_of(*place)
         self._calls: deque[tuple[int, ArrayCall]] = deque()
         self._loop_counters: dict[str, int] = {}
 
