@@ -49,6 +49,7 @@ ROOT = ""
 """Name of the controller's own switch; those below it have others (C18)."""
 
 CORES = ("auto", "native", "python")
+AUTHENTICATE = ("auto", "on", "off")
 TIMEOUT_NS_MAX = 24 * 3600 * 1_000_000_000
 NAME_MAX = 200
 TEXT_MAX = 1000
@@ -93,6 +94,9 @@ class JobTerms(PacketTerms):
     weight: int = integer(1, 1, WEIGHT_MAX, "times", "The job's share of the slots, where these are short")
     slots_least: int = integer(
         0, 0, MAX_SLOTS, "slots", "With so many in all the job begins, too; 0: with all its windows only (C23)"
+    )
+    authenticate: str = choice(
+        "auto", AUTHENTICATE, "Packets to and from the switch have tags (A1); auto: where keys and link allow it"
     )
     sparing: bool = derived(False)
     """The job leaves room on the switch for more such jobs (C25)."""

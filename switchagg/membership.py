@@ -28,6 +28,8 @@ class SwitchOffer:
     elements: int
     packets_held: int = 0
     """How many of its largest packets its receive buffer holds; 0: enough (C17)."""
+    tags: bool = False
+    """It can verify and make the tags of packets (A1)."""
 
     def __str__(self) -> str:
         return f"switch {self.name!r} at {self.address[0]}:{self.address[1]}"

@@ -27,11 +27,11 @@ Runs = Sequence[tuple[int, int]]
 """Ranks first … end - 1, of each run."""
 
 
-def siphash(key: bytes, first: Words, second: Words) -> Words:
-    """SipHash-2-4 (Aumasson, Bernstein) of 16-byte messages, as two little-endian words each. key: KEY_BYTES."""
+def siphash(key: bytes, *words: Words) -> Words:
+    """SipHash-2-4 (Aumasson, Bernstein) of messages, as little-endian words of equal shapes. key: KEY_BYTES."""
     k0, k1 = np.frombuffer(key, "<u8").astype(np.uint64)
     state = [
-        np.full(first.shape, half ^ np.uint64(constant), np.uint64)
+        np.full(words[0].shape, half ^ np.uint64(constant), np.uint64)
         for half, constant in (
             (k0, 0x736F6D6570736575),
             (k1, 0x646F72616E646F6D),
@@ -39,7 +39,7 @@ def siphash(key: bytes, first: Words, second: Words) -> Words:
             (k1, 0x7465646279746573),
         )
     ]
-    for word in (first, second, np.uint64(16 << 56)):
+    for word in (*words, np.full_like(words[0], (8 * len(words)) << 56)):
         state[3] ^= word
         _rounds(state, 2)
         state[0] ^= word

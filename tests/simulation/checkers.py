@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.wire import Op, Packet, Values, givers, kind_of
+from switchagg.wire import HEADER_BYTES, Op, Packet, Values, givers, kind_of
 
 
 class Violation(AssertionError):
@@ -82,6 +82,23 @@ class SlotIsolation:
         want = stacked.max(axis=0) if packet.op is Op.MAX else stacked.sum(axis=0)
         if not np.array_equal(want.astype(np.uint32).view(np.int32), packet.values):
             raise Violation(f"SlotIsolation: {self._key(packet)}: values are not the combination of its contributions")
+
+
+class NonceOnce:
+    """No two payloads have one nonce on a hop: the header, and who sends or gets it under a key of its own (A3). Chunks
+    don't wrap here."""
+
+    def __init__(self) -> None:
+        self._payloads: dict[tuple[int, bytes], bytes] = {}
+
+    def sent(self, child: int, frame: bytes) -> None:
+        """child: the place of the hop's lower end."""
+        header, payload = frame[:HEADER_BYTES], frame[HEADER_BYTES:]
+        if self._payloads.setdefault((child, header), payload) != payload:
+            raise Violation(f"NonceOnce: two payloads between {child} and its switch under {header.hex()}")
+
+    def __len__(self) -> int:
+        return len(self._payloads)
 
 
 class Convergence:

@@ -200,3 +200,23 @@ def test_plausible_other_rules_fail(rule: Callable[[int, int], DataPlane], wrong
             if str(violation).startswith(wrong):
                 return
     pytest.fail("it never failed so")
+
+
+class NamesNothing(Named):
+    """In place of a checker of results: it takes any."""
+
+    def combined(self, packet: Packet, below: object) -> None:
+        self.results[self._key(packet)] = packet.values.tobytes()
+
+
+def test_adding_late_values_would_use_a_nonce_twice() -> None:
+    """A sum that changes after it was sent has the header of the earlier one: their tags would tell of the key (A3)."""
+    for seed in range(12):
+        world = PartialWorld(seed, AddsLate, replace(ANY_ORDER, heal_ns=500 * MS))
+        world.isolation = NamesNothing()
+        try:
+            world.run()
+        except Violation as violation:
+            if str(violation).startswith("NonceOnce"):
+                return
+    pytest.fail("no nonce was ever used twice")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulation.checkers import Convergence, Determinism, ExactlyOnce, ExactSum, SlotIsolation
+from simulation.checkers import Convergence, Determinism, ExactlyOnce, ExactSum, NonceOnce, SlotIsolation
 from switchagg.aggregator import Parent
 from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.contract import DataPlane
@@ -224,6 +224,7 @@ class World:
         self.exact_sum = ExactSum()
         self.exactly_once = ExactlyOnce()
         self.isolation = SlotIsolation()
+        self.nonces = NonceOnce()
         self.convergence = Convergence(limit_ns=60_000 * MS)
         self.determinism = Determinism()
         self.jobs: list[SimulatedJob] = []
@@ -348,6 +349,7 @@ class World:
 
     def _transmit(self, to: int, source: int, frame: bytes) -> None:
         rng, faults = self.rng, self.faults
+        self.nonces.sent(to if frame[FLAGS_AT] & FLAG_RESULT else source, frame)
         faulty = self.now_ns < faults.heal_ns and faults.links in ("all", self._direction(to, source))
         copies = 1
         if faulty:

@@ -1,7 +1,7 @@
 """SwitchHost: the loop that hosts a data plane, for the control plane; jobs reach it by addresses or queue pairs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from switchagg.aggregator import SlotView
@@ -11,17 +11,22 @@ from switchagg.join import QueuePairEnd
 
 @dataclass(frozen=True)
 class Uplink:
-    """Where a switch sends its sums: its parent's data address, and its own rank there (H1)."""
+    """Where a switch sends its sums: its parent's data address, and its own rank there (H1). keys: of the packets
+    between (`HopKeys`), if they have tags (A1)."""
 
     address: Address
     rank: int
+    keys: bytes = field(default=b"", repr=False)
 
 
 class SwitchHost(Protocol):
     """The loop that hosts the data plane, as the control plane calls it from a thread of its own."""
 
-    def admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None = None) -> None:
-        """Take a job whose rank here i, a worker or a switch, is at addresses[i]. Raises JobError."""
+    def admit(
+        self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None = None, secret: bytes = b""
+    ) -> None:
+        """Take a job whose rank here i, a worker or a switch, is at addresses[i]. secret: of the tags of its packets
+        (A2); b"": they have none. Raises JobError."""
 
     def evict(self, job_id: int) -> None:
         """Forget a job."""

@@ -28,6 +28,8 @@ Small = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 """The Controller checks the real range of the number, so that the refusal can name it."""
 Counts = Annotated[list[Count], msgspec.Meta(max_length=256)]
 
+HopBytes = Annotated[bytes, msgspec.Meta(max_length=64)]
+
 SLOTS_REPORTED_MAX = 4096
 """Most slot versions in a status answer (about 150 kB); unfinished ones come first."""
 
@@ -94,6 +96,7 @@ class Register(msgspec.Struct, frozen=True, tag="register"):
     elements: Small
     packets_held: Small = 0
     link: Text = "udp"
+    tags: bool = False
 
 
 class HeldJob(msgspec.Struct, frozen=True):
@@ -161,6 +164,8 @@ class Admitted(JobFacts, frozen=True, tag="admitted"):
     """The member's rank at the switch whose address this is, one of several; None: its rank (H1)."""
     nonces: list[Count] = []
     """Of all ranks' joins, by rank (C26)."""
+    hop_keys: HopBytes = b""
+    """Of the member's packets (A2); b"": they have no tags."""
 
     def fault(self, join: Join) -> str:
         """Why this can't be the answer to a rank's join, or "" (C26): only windows may differ from the join's."""
@@ -209,6 +214,10 @@ class JobShare(JobFacts, frozen=True):
     """The job's ranks below each child."""
     parent: tuple[str, Small, Small] | None = None
     """Data address of the switch above (host "": that of the control address) and our rank there; None at the root."""
+    hop_secret: HopBytes = b""
+    """Of the keys of the switch's children (A2); b"": packets have no tags."""
+    parent_keys: HopBytes = b""
+    """Of the packets between it and its parent."""
 
 
 class JobShares(msgspec.Struct, frozen=True, tag="shares"):

@@ -35,6 +35,7 @@ from transport.contracts.switch_host import QueuePairHost, SwitchHost
 from transport.control import control_messages
 from transport.control.control_sockets import ControlPeer, bound, listen_locally, peer_of
 from transport.control.heartbeats import BEAT_NS
+from transport.control.hop_secrets import HopSecrets
 from transport.control.queue_pair_ends import QueuePairEnds
 from transport.control.shares import offer_of, share_message
 from transport.control.snapshots import HostSnapshot, HostSnapshots
@@ -75,8 +76,9 @@ class ControlServer:
     bind: "tcp://host:port", port 0 for any; `endpoint` is what it became. data_address: where workers send packets; a
     host "" means the host they reached the control plane at. queue_pairs: `host` again, if jobs come over RDMA. link:
     what carries packets there, if they don't. keys: encrypt, and accept only the clients they allow. log: called with
-    each event before it is carried out. `routes`: see `Admitted`. `leaf`: where this switch is below another, whose
-    it is to admit jobs: what it answers to others, and what it holds; None: it is no leaf.
+    each event before it is carried out. `routes`: see `Admitted`. `hops`: whether packets have tags. `leaf`: where this
+    switch is below another, whose it is to admit jobs: what it answers to others, and what it holds; None: it is no
+    leaf.
     Raises OSError if the address can't be had.
     """
 
@@ -100,6 +102,7 @@ class ControlServer:
         self._data_address = data_address
         self._link = link
         self.routes = False
+        self.hops = HopSecrets("this switch has no keys")
         self.leaf: Leaf | None = None
         self._log = log
         self._routes: dict[int, bytes] = {}
@@ -204,7 +207,12 @@ class ControlServer:
                 self._send(peer, control_messages.Refused(self.leaf.refusal))
                 return
             case control_messages.JoinMessage(join):
-                fault = self._ends.fault(join) or self._link_fault(join) or _address_fault(join, sender)
+                fault = (
+                    self._ends.fault(join)
+                    or self._link_fault(join)
+                    or _address_fault(join, sender)
+                    or self.hops.refusal(join)
+                )
                 if fault:
                     self._send(peer, control_messages.Refused(fault))
                     return
@@ -271,7 +279,7 @@ class ControlServer:
         """Send a switch all that it has to hold (C19)."""
         self._switch_routes[incarnation] = peer
         shares = [
-            share_message(admitted, share, self._data_address)
+            share_message(admitted, share, self._data_address, self.hops)
             for admitted, share in self._controller.shares(incarnation)
         ]
         self._send(peer, control_messages.JobShares(self._controller.lease_ns, shares))
@@ -330,10 +338,13 @@ class ControlServer:
 
     def _admitted(self, event: JobAdmitted, rank: int) -> control_messages.Admitted:
         place = event.place(rank)
-        address, wire_rank = self._data_address, None
-        if place is not None:
+        address, wire_rank, hop_keys = self._data_address, None, b""
+        if place is None:
+            hop_keys = self.hops.keys(event, ROOT, rank)
+        else:
             share, wire_rank = place
             address = share.offer.address if share.offer is not None else address
+            hop_keys = self.hops.keys(event, share.switch, wire_rank)
         return control_messages.Admitted(
             *control_messages.facts_of(event),
             host=address[0],
@@ -345,6 +356,7 @@ class ControlServer:
             routes=self.routes and not event.shares,
             wire_rank=wire_rank,
             nonces=[member.nonce for member in event.members],
+            hop_keys=hop_keys,
         )
 
     def _carry_out(self) -> None:
@@ -361,8 +373,9 @@ class ControlServer:
         match event:
             case JobAdmitted():
                 try:
+                    self.hops.check(event)
                     if event.is_at(ROOT):
-                        self._ends.admit(event)
+                        self._ends.admit(event, self.hops.of(event, ROOT))
                 except SwitchaggError as error:
                     self._controller.fail(event.name, f"the data plane refused the job: {error}")
                     return
@@ -375,6 +388,7 @@ class ControlServer:
             case JobEvicted():
                 with contextlib.suppress(SwitchaggError):  # the loop has ended: it holds no job any more
                     self._host.evict(event.job.job_id)
+                self.hops.forget(event.job)
                 self._send_shares_to({share.switch for share in event.shares})
             case JoinRefused() | JobFailed():
                 self._send_all(event.members, self._answer(event, brief=False))

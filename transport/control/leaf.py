@@ -36,7 +36,8 @@ JOIN_S = 5.0
 @dataclass(frozen=True)
 class LeafPlace:
     """parent: control address of the switch above. name: ours. data: our data address; host "" or a wildcard: the one
-    that faces the root. control_port: of our control plane. slots, elements, packets_held: as of a SwitchOffer."""
+    that faces the root. control_port: of our control plane. slots, elements, packets_held, tags: as of a
+    SwitchOffer."""
 
     parent: str
     name: str
@@ -46,6 +47,7 @@ class LeafPlace:
     elements: int
     packets_held: int = 0
     link: str = "udp"
+    tags: bool = False
 
 
 class LeafAgent:
@@ -157,6 +159,7 @@ class LeafAgent:
             place.elements,
             place.packets_held,
             place.link,
+            place.tags,
         )
 
     def _take(self, answer: control_messages.Answer) -> None:
@@ -202,7 +205,8 @@ class LeafAgent:
     def _admit(self, share: control_messages.JobShare) -> str:
         """Why the data plane can't have it, or ""."""
         try:
-            self._host.admit(share.config(), share.children, uplink_of(share, self._root_host))
+            uplink = uplink_of(share, self._root_host)
+            self._host.admit(share.config(), share.children, uplink, share.hop_secret)
         except (SwitchaggError, ValueError) as error:
             self._log(f"job {share.name!r} generation {share.generation}: refused: {error}")
             return str(error)[: control_messages.TEXT_MAX]

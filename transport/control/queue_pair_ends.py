@@ -39,16 +39,16 @@ class QueuePairEnds:
         """The switch's ends, by rank; none without RDMA."""
         return switch_ends(job) if self._queue_pairs else []
 
-    def admit(self, event: JobAdmitted) -> None:
-        """Have the host take the job. Raises JobError."""
+    def admit(self, event: JobAdmitted, secret: bytes) -> None:
+        """Have the host take the job; secret: as of `SwitchHost.admit`. Raises JobError."""
         if event.shares:
             share = next(share for share in event.shares if share.switch == ROOT)
-            self._host.admit(event.job, share.children)
+            self._host.admit(event.job, share.children, secret=secret)
             return
         secrets = [member.incarnation if self._secrets else 0 for member in event.members]
         addresses = [with_secret(member.address, secret) for member, secret in zip(event.members, secrets, strict=True)]
         if self._queue_pairs is None:
-            self._host.admit(event.job, addresses)
+            self._host.admit(event.job, addresses, secret=secret)
         else:
             self._queue_pairs.admit_ends(
                 event.job, addresses, [self._ends[member.incarnation] for member in event.members]

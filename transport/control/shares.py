@@ -6,6 +6,7 @@ from switchagg.job import Address
 from switchagg.membership import JobAdmitted, Share, SwitchOffer
 from transport.contracts.switch_host import Uplink
 from transport.control import control_messages
+from transport.control.hop_secrets import HopSecrets
 
 Slots = dict[tuple[int, int], SlotView]
 
@@ -21,17 +22,26 @@ def offer_of(request: control_messages.Register) -> SwitchOffer:
         request.slots,
         request.elements,
         request.packets_held,
+        request.tags,
     )
 
 
-def share_message(admitted: JobAdmitted, share: Share, root: Address) -> control_messages.JobShare:
+def share_message(admitted: JobAdmitted, share: Share, root: Address, secrets: HopSecrets) -> control_messages.JobShare:
     """The message to a switch about a job. root: data address of the controller's own switch."""
-    parent = None
+    parent, parent_keys = None, b""
     if share.parent is not None:
+        parent_keys = secrets.keys(admitted, share.parent, share.rank)
         above = next(other for other in admitted.shares if other.switch == share.parent)
         parent = (*(root if above.offer is None else above.offer.address), share.rank)
     below = [list(ranks) for ranks in share.below]
-    return control_messages.JobShare(*control_messages.facts_of(admitted), list(share.children), below, parent)
+    return control_messages.JobShare(
+        *control_messages.facts_of(admitted),
+        list(share.children),
+        below,
+        parent,
+        secrets.of(admitted, share.switch),
+        parent_keys,
+    )
 
 
 def uplink_of(share: control_messages.JobShare, root_host: str) -> Uplink | None:
@@ -39,7 +49,7 @@ def uplink_of(share: control_messages.JobShare, root_host: str) -> Uplink | None
     if share.parent is None:
         return None
     host, port, rank = share.parent
-    return Uplink((host or root_host, port), rank)
+    return Uplink((host or root_host, port), rank, share.parent_keys)
 
 
 def merged(shares: tuple[Share, ...], slots_of: dict[str, Slots]) -> Slots:

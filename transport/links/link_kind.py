@@ -15,13 +15,14 @@ class LinkKind:
     """A kind of link. The function that opens it is written "module:attribute" and imported when first used.
 
     name: as on command lines. label: as in reports. elements: E of jobs that ask for none. port: the only one its
-    switch can have; None: any. own_address: whether the switch needs an address of its own, no wildcard. only_plane:
-    the one data plane its switch can have; "": all in user space. in_kernel: whether data planes in the kernel serve
-    it. impairments: whether the switch emulates bad ones. keys: whether it encrypts (CURVE). secrets: whether its
-    switch knows members by their joins' secrets (C15). messages: whether packets are joined to messages. header_only:
-    whether it carries packets of any size (P2). trees: whether its switches may be below others (H1). packets: whether
-    its mesh carries packets that may be lost, too (`UdpMesh.carry_packets`). congestion_control: whether its mesh lets
-    one choose TCP's (`transport.meshes.tcp_gathering.TcpOptions`).
+    switch can have; None: any. own_address: whether the switch needs an address of its own, no wildcard.
+    only_plane: the one data plane its switch can have; "": all in user space. in_kernel: whether data planes in the
+    kernel serve it. impairments: whether the switch emulates bad ones. keys: whether it encrypts (CURVE). secrets:
+    whether its switch knows members by their joins' secrets (C15). messages: whether packets are joined to
+    messages. header_only: whether it carries packets of any size (P2). trees: whether its switches may be below
+    others (H1). tags: whether packets have room for tags (A1). packets: whether its mesh carries packets that may
+    be lost, too (`UdpMesh.carry_packets`). congestion_control: whether its mesh lets one choose TCP's
+    (`transport.meshes.tcp_gathering.TcpOptions`).
     """
 
     name: str
@@ -39,6 +40,7 @@ class LinkKind:
     header_only: bool = True
     trees: bool = False
     packets: bool = False
+    tags: bool = False
     congestion_control: bool = False
     link: str = ""
     """The class of its links (`transport.links.link.Link`), made with the address to bind; "": its ends are none."""

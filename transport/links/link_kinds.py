@@ -47,6 +47,7 @@ LINKS = {
             impairments=True,
             trees=True,
             packets=True,
+            tags=True,
             link="transport.links.udp_link:UdpLink",
             place="transport.meshes.mesh_opening:bind_udp",
             mesh="transport.meshes.udp_mesh:open_mesh",

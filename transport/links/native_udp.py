@@ -8,11 +8,13 @@ itself must neither send nor receive. `counters`, `gso`, `gso_fallback` and
 import ctypes
 import os
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 from switchagg.errors import JobError
 from switchagg.native import headers, library
 from transport.links import udp_link
+from transport.links.hop_tags import HopKeys
 from transport.links.link import Address
 from transport.links.udp_link import UDP_COUNTERS, UdpLink
 
@@ -40,6 +42,15 @@ def text_of(address: Any) -> str:
     """host:port."""
     size = 16 if address.family == socket.AF_INET6 else 4
     return f"{socket.inet_ntop(address.family, bytes(address.host)[:size])}:{address.port}"
+
+
+def native_hop(elements: int, keys: Sequence[HopKeys], ports: Sequence[int]) -> int:
+    """Address of a new `struct sa_hop`, for children at these ports. Raises MemoryError."""
+    numbers = (ctypes.c_uint32 * len(ports))(*ports)
+    hop: int | None = library.load().sa_hop_new(elements, len(keys), b"".join(map(bytes, keys)), numbers)
+    if not hop:
+        raise MemoryError("no memory for tags of packets")
+    return hop
 
 
 class NativeUdp:

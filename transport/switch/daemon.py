@@ -30,6 +30,7 @@ from switchagg.membership import (
     MemberLeft,
 )
 from transport.control.control_server import ControlServer, Leaf
+from transport.control.hop_secrets import HopSecrets
 from transport.control.leaf import LeafAgent, LeafPlace
 from transport.links.addresses import check_own, parse_endpoint
 from transport.switch.daemon_options import DaemonOptions
@@ -104,6 +105,7 @@ class SwitchDaemon:
         if options.any_data_port and options.bind_data[1] not in (0, self.data_address[1]):
             self._log(f"data port {options.bind_data[1]} is taken: this switch's is {self.data_address[1]}")
         self._leaf = self._below(options, advertised, end.packets_held(options.slot_elements))
+        self._server.hops = HopSecrets(options.tags_fault, encrypted=options.encrypted)
         self._server.routes = options.kind.header_only and DATAPLANES[self.dataplane.name].routes
         self._thread = threading.Thread(target=self._run, name="switch-control", daemon=True)
 
@@ -183,6 +185,7 @@ class SwitchDaemon:
             options.slot_elements,
             packets_held,
             options.link,
+            not options.tags_fault,
         )
         agent = LeafAgent(place, self._loop, options.keys, self._log, self._on_refused)
         self._server.leaf = Leaf(place.parent, place.name, lambda: agent.incarnation, lambda: agent.running)

@@ -154,12 +154,27 @@ class DaemonOptions:
         means = []
         if self.keys is None and not _is_loopback(control):
             means.append(f"whoever reaches {self.bind_control} may join jobs (--keys closes it)")
-        if not (self.keys and self.kind.keys) and not _is_loopback(data):
+        if self.tags_fault and not self.encrypted and not _is_loopback(data):
             means.append(
-                f"whoever can send to {data}:{self.bind_data[1]} from a worker's address may forge its packets "
-                "(--link zeromq --keys closes it)"
+                f"whoever can send to {data}:{self.bind_data[1]} from a worker's address may forge packets: "
+                f"{self.tags_fault}"
             )
         return f"open to the network: {'; '.join(means)}" if means else ""
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the link itself keeps out all but holders of keys."""
+        return self.keys is not None and self.kind.keys
+
+    @property
+    def tags_fault(self) -> str:
+        """Why packets have no tags (A1), and what protects them instead; "" if they can have some."""
+        below = "MACsec, IPsec or WireGuard below it protects them, or"
+        if not self.kind.tags and not self.kind.keys:
+            return f"over {self.link} they have no room for tags; {below} --link udp"
+        if self.dataplane != AUTO and DATAPLANES[self.dataplane].in_kernel:
+            return f"the data plane {self.dataplane} makes no tags; {below} --dataplane {NATIVE}"
+        return "" if self.keys else "without keys they have no tags (--keys closes it)"
 
     @property
     def kind(self) -> LinkKind:

@@ -20,15 +20,16 @@ from switchagg.native import headers, library
 from switchagg.native.multicast import Multicast
 from switchagg.wire import frame_bytes
 from transport.contracts.switch_host import Uplink
+from transport.links.hop_tags import TAG_BYTES
 from transport.links.link import Address
-from transport.links.native_udp import NativeUdp, native_address
+from transport.links.native_udp import NativeUdp, native_address, native_hop
 from transport.links.udp_link import UdpLink
 from transport.switch.impairments import FULL_FRAME_BYTES, RATE_MAX_BPS, Impairments, LinkImpairments
-from transport.switch.switch_loop import IDLE_S, QUEUE_BYTES_MAX, CommandLoop, SwitchPort
+from transport.switch.switch_loop import IDLE_S, QUEUE_BYTES_MAX, CommandLoop, HopEnds, SwitchPort
 
 SWITCH_COUNTERS = headers.names("sa_switch_counter", "SA_SWITCH_")
 
-ALWAYS_SHOWN = 4
+ALWAYS_SHOWN = 5
 """How many of the counters, from the first, mean something without impairments, too."""
 
 POOL_BYTES = 256 << 20
@@ -83,7 +84,7 @@ class NativeSwitchLoop(CommandLoop[SwitchPort]):
         self._multicast, self._log = multicast, log
         self._library = library.load()
         self._pid = os.getpid()
-        size = frame_bytes(dataplane.elements)
+        size = frame_bytes(dataplane.elements) + TAG_BYTES
         self._udp = NativeUdp(link, size)
         config = _config(impairments or Impairments(), ":" in link.address[0])
         config.udp, config.plane = self._udp.handle, dataplane.handle
@@ -102,9 +103,12 @@ class NativeSwitchLoop(CommandLoop[SwitchPort]):
         if end < 0:
             raise OSError(-end, f"the switch's socket: {os.strerror(-end)}")
 
-    def _admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None) -> None:
-        super()._admit(job, addresses, uplink)
+    def _admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None, secret: bytes) -> None:
+        super()._admit(job, addresses, uplink, secret)
         if self._multicast is None:
+            return
+        if secret:
+            self._log(f"job {job.job_id}: results go to each worker by itself: each has a tag of its own (A1)")
             return
         try:
             self._multicast.admit(job.job_id, addresses)
@@ -114,6 +118,10 @@ class NativeSwitchLoop(CommandLoop[SwitchPort]):
             self._library.sa_switch_multicast(self._switch, job.job_id, False)
         else:
             self._library.sa_switch_multicast(self._switch, job.job_id, True)
+
+    def _authenticate(self, job_id: int, children: HopEnds | None, parent: HopEnds | None) -> None:
+        hops = [ends and native_hop(*ends) for ends in (children, parent)]
+        self._library.sa_switch_authenticate(self._switch, job_id, *hops)
 
     def _evict(self, job_id: int) -> None:
         self._library.sa_switch_multicast(self._switch, job_id, False)

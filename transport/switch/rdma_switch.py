@@ -24,7 +24,7 @@ from transport.rdma.places import PACKETS_DEFAULT, PACKETS_MAX, mtu_for, switch_
 from transport.rdma.rdma_sockets import prepare
 from transport.switch.daemon_options import WILDCARDS, DaemonOptions
 from transport.switch.switch_endpoints import Log, OnFailure, SwitchEndpoint, bound
-from transport.switch.switch_loop import IDLE_S, CommandLoop, SwitchPort
+from transport.switch.switch_loop import IDLE_S, CommandLoop, HopEnds, SwitchPort
 
 DATAGRAM_BYTES_MAX = 32 + 4096 + 4
 """Headers, MTU, ICRC."""
@@ -79,7 +79,9 @@ class RdmaSwitchLoop(CommandLoop[SwitchPort]):
         self._counts = self._library.sa_uc_plane_counters(self._rdma)
         atexit.register(self._stop_at_exit)
 
-    def admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None = None) -> None:
+    def admit(
+        self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None = None, secret: bytes = b""
+    ) -> None:
         """Refuses: jobs over RDMA come by `admit_ends`."""
         raise JobError(f"job {job.job_id}: an RDMA switch must be told the workers' queue pairs")
 
@@ -124,6 +126,9 @@ class RdmaSwitchLoop(CommandLoop[SwitchPort]):
 
     def _free_port(self, port: SwitchPort) -> None:
         raise AssertionError("queue pairs take the place of ports")
+
+    def _authenticate(self, job_id: int, children: HopEnds | None, parent: HopEnds | None) -> None:
+        pass  # frames fill the MTU: there is no room for tags (R1)
 
     def _loop_counters(self) -> dict[str, int]:
         self._udp.update_link()

@@ -15,9 +15,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,8 +27,9 @@ from switchagg.dataplane.native import NativePlane, slot_view
 from switchagg.errors import JobError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.priority import CE, ECN_MASK
-from switchagg.wire import FLAG_RESULT, FLAGS_AT, HEADER_BYTES, MARKED, RANK_AT, Bundle
+from switchagg.wire import FLAG_RESULT, FLAGS_AT, HEADER_BYTES, MARKED, RANK_AT, Bundle, headers, job_of
 from transport.contracts.switch_host import Uplink
+from transport.links.hop_tags import Hop, HopKeys
 from transport.links.link import Address, Link
 
 IDLE_S = 1.0
@@ -57,6 +58,26 @@ class SwitchPort:
 
 
 PortT = TypeVar("PortT", bound=SwitchPort)
+
+
+class HopEnds(NamedTuple):
+    """What a `Hop`, or one in C, is made of."""
+
+    elements: int
+    keys: Sequence[HopKeys]
+    ports: Sequence[int]
+
+
+def _hop_ends(
+    job: JobConfig, ports: Sequence[int], secret: bytes, uplink: Uplink | None, parent: Parent | None
+) -> tuple[HopEnds | None, HopEnds | None]:
+    """Those of a job's children and of its parent; None of those whose packets have no tags."""
+    keys = [HopKeys.of(secret, rank) for rank in range(len(ports))] if secret else []
+    children = HopEnds(job.elements, keys, ports) if secret else None
+    uplink_keys = uplink and HopKeys.read(uplink.keys)
+    if not uplink_keys or parent is None:
+        return children, None
+    return children, HopEnds(job.elements, [uplink_keys], [parent.port])
 
 
 class CommandLoop(ABC, Generic[PortT]):
@@ -108,18 +129,21 @@ class CommandLoop(ABC, Generic[PortT]):
         """The unexpected exception that ended the loop, or None."""
         return self._failure
 
-    def admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None = None) -> None:
+    def admit(
+        self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None = None, secret: bytes = b""
+    ) -> None:
         """Take a job, or a new generation of one; addresses[rank] is where that rank's link is: a worker's, or that of
-        a switch below this one (H1). uplink: the parent's.
+        a switch below this one (H1). uplink: the parent's. secret: as of a `SwitchHost`; packets without a right tag
+        count as drop_unauthenticated then, and don't reach the data plane (A5).
 
         Raises JobError if the data plane refuses it, two ranks share an address, or the link can't reach one.
         """
         resolved = [self._link.resolve(address) for address in addresses]
-        above = None if uplink is None else Uplink(self._link.resolve(uplink.address), uplink.rank)
+        above = None if uplink is None else replace(uplink, address=self._link.resolve(uplink.address))
         ends = resolved if above is None else [*resolved, above.address]
         if len(set(ends)) != len(ends):
             raise JobError(f"job {job.job_id}: ranks and parent need different addresses, got {ends}")
-        self._ask(lambda: self._admit(job, resolved, above))
+        self._ask(lambda: self._admit(job, resolved, above, secret))
 
     def evict(self, job_id: int) -> None:
         """Forget a job: its packets are dropped from now on. Unknown jobs are ignored.
@@ -216,6 +240,10 @@ class CommandLoop(ABC, Generic[PortT]):
         """Drop what waits for a port; its number and address will be used again."""
 
     @abstractmethod
+    def _authenticate(self, job_id: int, children: "HopEnds | None", parent: "HopEnds | None") -> None:
+        """Have a job's packets verified and tagged, from and to its children, and its parent; None: not."""
+
+    @abstractmethod
     def _loop_counters(self) -> dict[str, int]:
         """drop_unknown_sender and the loop's other counters."""
 
@@ -225,7 +253,7 @@ class CommandLoop(ABC, Generic[PortT]):
 
     # Commands, in the loop's thread
 
-    def _admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None) -> None:
+    def _admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None, secret: bytes) -> None:
         ports: list[PortT] = []
         parent = None
         try:
@@ -235,6 +263,11 @@ class CommandLoop(ABC, Generic[PortT]):
                 ports.append(above := self._port_at(uplink.address))
                 parent = Parent(above.number, uplink.rank)
             self._dataplane.admit(job, numbers, parent)
+            try:
+                self._authenticate(job.job_id, *_hop_ends(job, numbers, secret, uplink, parent))
+            except BaseException:
+                self._dataplane.evict(job.job_id)
+                raise
         except BaseException:
             self._free_unused(ports)
             raise
@@ -247,6 +280,7 @@ class CommandLoop(ABC, Generic[PortT]):
 
     def _evict(self, job_id: int) -> None:
         self._dataplane.evict(job_id)
+        self._authenticate(job_id, None, None)
         leavers = [port for port in self._ports.values() if job_id in port.jobs]
         for port in leavers:
             port.jobs.discard(job_id)
@@ -311,7 +345,8 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
         super().__init__(link, dataplane, on_failure)
         self._queue_bytes_max = queue_bytes_max
         self._waiting: deque[_QueuedPort] = deque()  # those with a queue; while there are any, the link is full
-        self._counters = {"drop_unknown_sender": 0, "drop_queue_full": 0}
+        self._counters = {"drop_unknown_sender": 0, "drop_queue_full": 0, "drop_unauthenticated": 0}
+        self._hops: dict[tuple[int, bool], Hop] = {}  # by job, and whether its packets here are results
 
     def _open_port(self, number: int, address: Address) -> _QueuedPort:
         return _QueuedPort(number, address)
@@ -320,30 +355,60 @@ class SwitchLoop(CommandLoop[_QueuedPort]):
         if port.queue:
             self._waiting.remove(port)
 
+    def _authenticate(self, job_id: int, children: HopEnds | None, parent: HopEnds | None) -> None:
+        for is_result, ends in ((False, children), (True, parent)):
+            self._hops.pop((job_id, is_result), None)
+            if ends is not None:
+                self._hops[job_id, is_result] = Hop(*ends)
+
     def _loop_counters(self) -> dict[str, int]:
         return self._counters
 
     def _run_once(self) -> None:
         self._send_waiting()
-        for numbers, tos, results in self._decide():
+        for (numbers, hop), tos, packets in self._decide():
+            hashes = hop.hashes(packets) if hop else None
             for number in numbers:
-                self._send(self._ports[number], results, tos or None)
+                tagged = packets if hop is None or hashes is None else hop.tagged_for(packets, hashes, number)
+                self._send(self._ports[number], tagged, tos or None)
         self._link.wait(IDLE_S, writable=bool(self._waiting))
 
-    def _decide(self) -> list[tuple[tuple[int, ...], int, Bundle]]:
-        """Give the data plane what has arrived; returns its outputs, with their ports and TOS, in order."""
+    def _verified(self, bundle: Bundle) -> list[Bundle]:
+        """The packets that may go to the data plane, without their tags (A5): those of all jobs that have none, as they
+        came, and of each other job those that are right."""
+        if not self._hops or bundle.shape[1] < HEADER_BYTES:
+            return [bundle]
+        packets = []
+        which = headers(bundle)["job"].astype(np.int64) << 1 | bundle[:, FLAGS_AT] & FLAG_RESULT
+        for number in np.unique(which).tolist():
+            rows, hop = bundle[which == number], self._hops.get((number >> 1, bool(number & 1)))
+            right = rows if hop is None else hop.verified(rows, result=bool(number & 1))
+            self._counters["drop_unauthenticated"] += len(rows) - len(right)
+            packets.append(right)
+        return [right for right in packets if len(right)]
+
+    def _decide(self) -> list[tuple[tuple[tuple[int, ...], Hop | None], int, Bundle]]:
+        """Give the data plane what has arrived; returns its outputs, with their ports, hop and TOS, in order."""
         arrived: _Joined[int] = _Joined()
         for bundle, sender, tos in self._link.receive():
             port = self._by_address.get(sender)
             if port is None:
                 self._counters["drop_unknown_sender"] += len(bundle)
             else:
-                arrived.add(port.number, _marked(bundle, tos), bundle)
-        outputs: _Joined[tuple[int, ...]] = _Joined()
-        for number, tos, together in arrived.bundles():
-            for output in self._dataplane.process(together, number):
-                outputs.add(output.ports, tos, output.bundle)
+                arrived.add(port.number, tos, bundle)
+        outputs: _Joined[tuple[tuple[int, ...], Hop | None]] = _Joined()
+        for number, came_with, together in arrived.bundles():
+            for right in self._verified(together):
+                tos = _marked(right, came_with)
+                for output in self._dataplane.process(right, number):
+                    outputs.add((output.ports, self._hop_to(output.bundle)), tos, output.bundle)
         return outputs.bundles()
+
+    def _hop_to(self, packets: Bundle) -> Hop | None:
+        """The hop whose tags packets of ours get: of one job, and all results or none."""
+        if not self._hops:
+            return None
+        return self._hops.get((job_of(packets[0]), not packets[0, FLAGS_AT] & FLAG_RESULT))
 
     def _send(self, port: _QueuedPort, bundle: Bundle, tos: int | None) -> None:
         """Send to one worker, or queue for it what the link has no room for."""

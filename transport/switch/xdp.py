@@ -163,8 +163,12 @@ class XdpSwitch:
         ]
         return "; ".join(parts)
 
-    def admit(self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None = None) -> None:
+    def admit(
+        self, job: JobConfig, addresses: Sequence[Address], uplink: Uplink | None = None, secret: bytes = b""
+    ) -> None:
         """Take a job, or a new generation of one; addresses[rank] is where that rank sends from. Raises JobError."""
+        if secret or (uplink and uplink.keys):
+            raise JobError(f"job {job.job_id}: the data plane xdp makes no tags of packets (A1)")
         resolved = [(resolve_host(host), port) for host, port in addresses]
         parent = self._parent_end(uplink) if uplink else None
         with self._commanding():

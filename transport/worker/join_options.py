@@ -61,6 +61,15 @@ class JoinOptions(JobTerms, MemberOptions, LocalOptions):
             raise JobError(fault)
         if self.partial:
             self._check_partial()
+        if self.authenticate == "on":
+            self._check_authenticate()
+
+    def _check_authenticate(self) -> None:
+        """Raise JobError where packets can't be authenticated (A1)."""
+        if not (self.kind.tags or self.kind.keys):
+            raise JobError(f"authenticate 'on': over {self.link} packets have no room for tags (R1); take the link udp")
+        if not self.keys:
+            raise JobError("authenticate 'on': it needs keys, as of `switchagg keys`, on every rank and at the switch")
 
     def _check_partial(self) -> None:
         """Raise JobError for what can't go with sums that lack some ranks."""

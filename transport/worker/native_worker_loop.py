@@ -20,7 +20,8 @@ from switchagg.native.native_endpoint import NativeEndpoint, NativeEvent, failur
 from switchagg.priority import marks
 from switchagg.wire import frame_bytes
 from transport.links.framing import DATAGRAM_BYTES_MAX
-from transport.links.native_udp import NativeUdp, native_address
+from transport.links.hop_tags import TAG_BYTES
+from transport.links.native_udp import NativeUdp, native_address, native_hop
 from transport.links.udp_link import UdpLink
 from transport.worker.call_future import CallFuture
 from transport.worker.worker_loop import CallLoop, allow_marks
@@ -57,7 +58,7 @@ class NativeWorkerLoop(CallLoop):
             self._job, self._rank, self._wire_rank, self._key_of_sums
         )
         size = frame_bytes(self._job.elements)
-        self._udp = NativeUdp(self._link, size)
+        self._udp = NativeUdp(self._link, size + TAG_BYTES)
         rows = min(self._link.segments_max, DATAGRAM_BYTES_MAX // size)
         switch = ctypes.byref(native_address(self._switch))
         self._worker = self._library.sa_worker_new(
@@ -69,6 +70,8 @@ class NativeWorkerLoop(CallLoop):
         # Only when no thread can be in its functions any more, as one that waits may be after the loop's end.
         weakref.finalize(self, self._library.sa_worker_free, self._worker).atexit = False
         self._worker_counters = self._library.sa_worker_counters(self._worker)
+        if self._hop_keys is not None:
+            self._library.sa_worker_authenticate(self._worker, native_hop(self._job.elements, [self._hop_keys], [0]))
         allow_marks(self._link, self._job)
         if tos := marks([stream.priority for stream in self._job.streams], self._link.tos):
             self._library.sa_worker_mark(self._worker, (ctypes.c_int32 * len(tos))(*tos), len(tos))
@@ -88,6 +91,7 @@ class NativeWorkerLoop(CallLoop):
             "drop_unknown_sender": self._worker_counters[0],
             "ecn_marked": self._worker_counters[1],
             "credit_used": self._worker_counters[2],
+            **({} if self._hop_keys is None else {"drop_unauthenticated": self._worker_counters[3]}),
             **{f"link_{name}": value for name, value in self._link.counters.items()},
         }
 

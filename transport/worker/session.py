@@ -41,6 +41,7 @@ from switchagg.priority import class_of
 from transport.contracts.group_contract import Matching
 from transport.control import control_messages
 from transport.links.addresses import facing, parse_endpoint, resolve_host
+from transport.links.hop_tags import TAG_BYTES, HopKeys
 from transport.meshes.job_key import sum_key
 from transport.worker.coded_calls import CodedSessionCalls
 from transport.worker.exit_reason import exit_reason, listen
@@ -58,8 +59,8 @@ class SwitchSession:
     """A rank's membership of a running job. Made by `join`; `close` it, or use it in a `with` statement.
 
     An `AllreduceGroup`. name: the job's. job: what the switch gave it. rank, workers: this member's place. core:
-    "native" or "python", of its packets. classes: of its streams. Any thread may use it, but no forked child:
-    there every method but `close` raises SwitchaggError.
+    "native" or "python", of its packets. classes: of its streams. authenticated: whether packets are, by tags (A1) or
+    CURVE. Any thread may use it, but no forked child: there every method but `close` raises SwitchaggError.
     """
 
     method = "switch"
@@ -96,6 +97,9 @@ class SwitchSession:
             self.job: JobConfig = admitted.config(retry_limit=options.retries)
             if end.queue_pair and len(admitted.queue_pairs) != join.workers:
                 raise JobError(f"the switch at {switch} has no {options.kind.label} queue pair for each rank")
+            if options.authenticate == "on" and not (admitted.hop_keys or options.kind.keys):
+                raise JobError(f"authenticate 'on': the switch at {switch} gave no keys for tags of packets (A2)")
+            self.authenticated = bool(admitted.hop_keys) or (options.kind.keys and options.keys is not None)
             if admitted.narrowed and self.rank == 0:
                 membership.warn(admitted.narrowed)
             split_calls = bool(options.split_calls)
@@ -104,7 +108,7 @@ class SwitchSession:
             self.classes = self._calls.ledger.turns.classes
             switch_address = admitted.host or resolve_host(parse_endpoint(switch)[0]), admitted.port
             members = {place.rank: place for place in admitted.members}
-            framing_bytes = options.kind.framing.packet_bytes
+            framing_bytes = options.kind.framing.packet_bytes + (TAG_BYTES if admitted.hop_keys else 0)
             diagnosis = PathDiagnosis(membership, self.job, members, join.address, switch_address, framing_bytes)
             key = sum_key(options.secret, join.job, self.job.generation, admitted.nonces)
             loop = self._open_loop(end, admitted, join.incarnation, diagnosis, key)
@@ -128,7 +132,8 @@ class SwitchSession:
         queue_pair = admitted.queue_pairs[self.rank] if end.queue_pair else None
         native, switch_address = self.core == "native", diagnosis.switch_address
         place = Admission(self.job, self.rank, switch_address, native, diagnosis.stream_failed, queue_pair, secret)
-        return end.loop(replace(place, wire_rank=admitted.wire_rank, key=key))
+        hop_keys = HopKeys.read(admitted.hop_keys)
+        return end.loop(replace(place, wire_rank=admitted.wire_rank, key=key, hop_keys=hop_keys))
 
     @classmethod
     def join(

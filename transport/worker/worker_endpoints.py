@@ -4,13 +4,14 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from switchagg.endpoint import StreamFailed
 from switchagg.job import JobConfig
 from switchagg.join import QueuePairEnd
 from switchagg.wire import frame_bytes
+from transport.links.hop_tags import HopKeys
 from transport.links.link import Address, Link
 from transport.links.udp_link import UdpLink
 from transport.worker.join_options import JoinOptions
@@ -24,7 +25,7 @@ from transport.zeromq.zmq_link import OPTIONS, ZeroMqLink
 class Admission:
     """A rank's place in a running job. switch: data address of its own switch, where it has the rank wire_rank (H1).
     native: whether the endpoint shall be the one in C. queue_pair: the switch's end, where the worker's has one.
-    on_stream_failed: as of a CallLoop. secret: the join's, for links that carry it."""
+    on_stream_failed: as of a CallLoop. secret: the join's, for links that carry it. hop_keys: as of a CallLoop."""
 
     job: JobConfig
     rank: int
@@ -36,6 +37,7 @@ class Admission:
     wire_rank: int | None = None
     key: bytes = bytes(16)
     """Of verified sums (C26)."""
+    hop_keys: HopKeys | None = field(default=None, repr=False)
 
 
 class WorkerEndpoint(Protocol):
@@ -76,7 +78,7 @@ class LinkEndpoint:
     def loop(self, admission: Admission) -> CallLoop:
         """See `WorkerEndpoint.loop`."""
         place = self._link, admission.job, admission.rank, admission.switch
-        how = {name: getattr(admission, name) for name in ("on_stream_failed", "wire_rank", "key")}
+        how = {name: getattr(admission, name) for name in ("on_stream_failed", "wire_rank", "key", "hop_keys")}
         if admission.native and isinstance(self._link, UdpLink):
             return NativeWorkerLoop(*place, **how)
         return WorkerLoop(*place, native=admission.native, **how)

@@ -26,6 +26,7 @@ from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.partial_endpoint import endpoint_of
 from switchagg.priority import CE, ECN_MASK, ECT_0, marks
 from switchagg.wire import STREAM_OFFSET, Bundle
+from transport.links.hop_tags import Hop, HopKeys
 from transport.links.link import Address, Link
 from transport.worker.call_future import CallFuture
 
@@ -69,10 +70,11 @@ class CallLoop(ABC):
 
     link: bound, not to be used by others from now on; the loop closes it when the thread ends. switch_address: where
     the switch's data link is; other datagrams are counted as drop_unknown_sender and ignored. wire_rank: our
-    rank at that switch, one of several (H1); None: as rank. key: of verified sums (C26). on_stream_failed: called in
-    the loop's thread when a stream has exhausted its retries, or has a wrong sum; must be quick and must see to it
-    that `fail` is called soon (from any thread) with what can be found out, such as the missing ranks. Without it the
-    loop fails by itself, naming stream, slot and chunk.
+    rank at that switch, one of several (H1); None: as rank. key: of verified sums (C26). hop_keys: packets have tags of
+    these keys (A1), and those without a right one are counted as drop_unauthenticated and ignored. on_stream_failed:
+    called in the loop's thread when a stream has exhausted its retries, or has a wrong sum; must be quick and must see
+    to it that `fail` is called soon (from any thread) with what can be found out, such as the missing ranks. Without it
+    the loop fails by itself, naming stream, slot and chunk.
 
     The thread starts at once. It ends at `fail`, `close` or any unexpected exception; in each case every pending call
     fails with that exception, and so does every later one; what the machine refuses (OSError, MemoryError) becomes an
@@ -89,8 +91,10 @@ class CallLoop(ABC):
         on_stream_failed: Callable[[StreamFailed], None] | None = None,
         wire_rank: int | None = None,
         key: bytes = bytes(16),
+        hop_keys: HopKeys | None = None,
     ) -> None:
         self._link = link
+        self._hop_keys = hop_keys
         self._job = job
         self._rank = rank
         self._wire_rank = wire_rank
@@ -378,6 +382,9 @@ class WorkerLoop(EndpointLoop):
         self._unsent: Bundle | None = None
         self._held = False
         self._loop_counters = {"drop_unknown_sender": 0, "ecn_marked": 0}
+        self._hop = None if self._hop_keys is None else Hop(self._job.elements, [self._hop_keys])
+        if self._hop is not None:
+            self._loop_counters["drop_unauthenticated"] = 0
         allow_marks(self._link, self._job)
         link_tos = self._link.tos
         self._tos = () if link_tos is None else marks([stream.priority for stream in self._job.streams], link_tos)
@@ -385,12 +392,16 @@ class WorkerLoop(EndpointLoop):
     def _receive(self) -> None:
         switch = self._switch
         for bundle, sender, tos in self._link.receive():
-            if sender == switch:
-                congested = tos & ECN_MASK == CE
-                self._loop_counters["ecn_marked"] += len(bundle) * congested
-                self.endpoint.receive(bundle, time.monotonic_ns(), congested)
-            else:
+            if sender != switch:
                 self._loop_counters["drop_unknown_sender"] += len(bundle)
+                continue
+            if self._hop is not None:
+                rows, bundle = len(bundle), self._hop.verified(bundle, result=True)
+                self._loop_counters["drop_unauthenticated"] += rows - len(bundle)
+            congested = tos & ECN_MASK == CE
+            self._loop_counters["ecn_marked"] += len(bundle) * congested
+            if len(bundle):
+                self.endpoint.receive(bundle, time.monotonic_ns(), congested)
 
     def _send(self, now_ns: int) -> bool:
         rows = 0
@@ -400,6 +411,8 @@ class WorkerLoop(EndpointLoop):
                 frames = self._ask(now_ns)
                 if not len(frames):
                     return False
+                if self._hop is not None:
+                    frames = self._hop.tagged(frames)
             accepted = self._hand_over(frames)
             if accepted < len(frames):
                 self._unsent = frames[accepted:]

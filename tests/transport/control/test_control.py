@@ -51,7 +51,7 @@ class RecordingHost:
     walks: int = 0
     views: dict[tuple[int, int], SlotView] = field(default_factory=dict)
 
-    def admit(self, job: JobConfig, addresses: Sequence[Address]) -> None:
+    def admit(self, job: JobConfig, addresses: Sequence[Address], secret: bytes = b"") -> None:
         if self.refusal:
             raise JobError(self.refusal)
         self.admitted.append((job, list(addresses)))

@@ -59,7 +59,10 @@ def test_without_keys_a_switch_serves_its_own_host_alone(tmp_path: Path) -> None
         ("tcp://127.0.0.1:1", ("127.0.0.1", 1), "udp", False, []),
         ("tcp://0.0.0.0:1", ("127.0.0.1", 1), "udp", False, ["join"]),
         ("tcp://10.0.0.1:1", ("10.0.0.1", 1), "udp", False, ["join", "forge"]),
-        ("tcp://10.0.0.1:1", ("10.0.0.1", 1), "udp", True, ["forge"]),
+        ("tcp://10.0.0.1:1", ("10.0.0.1", 1), "udp", True, []),
+        ("tcp://10.0.0.1:1", ("10.0.0.1", 1), "xdp", True, ["forge", "MACsec", "--dataplane native"]),
+        ("tcp://10.0.0.1:1", ("10.0.0.1", 4791), "rdma", False, ["join", "forge", "MACsec", "--link udp"]),
+        ("tcp://10.0.0.1:1", ("10.0.0.1", 4791), "rdma", True, ["forge", "MACsec", "--link udp"]),
         ("tcp://10.0.0.1:1", ("10.0.0.1", 1), "zeromq", False, ["join", "forge"]),
         ("tcp://10.0.0.1:1", ("10.0.0.1", 1), "zeromq", True, []),
     ],
@@ -68,8 +71,10 @@ def test_an_address_that_others_reach_is_said_to_be_open(
     tmp_path: Path, control: str, data: tuple[str, int], link: str, keyed: bool, words: list[str]
 ) -> None:
     make_keys(tmp_path)
-    said = DaemonOptions(control, data, link=link, keys=load_keys(tmp_path) if keyed else None).exposure
-    assert [word for word in ("join", "forge") if word in said] == words
+    kind = {"dataplane": "xdp"} if link == "xdp" else {"link": link}
+    said = DaemonOptions(control, data, **kind, keys=load_keys(tmp_path) if keyed else None).exposure
+    all_words = ("join", "forge", "MACsec", "--dataplane native", "--link udp")
+    assert [word for word in all_words if word in said] == words
     assert said.count("\n") == 0
 
 

@@ -1,6 +1,6 @@
 /* See switch.h. */
 #define _GNU_SOURCE
-#include "transport/native/network/switch_state.h"
+#include "transport/native/network/switch_hops.h"
 
 #include <stddef.h>
 #include <stdlib.h>
@@ -165,11 +165,22 @@ static void flush_outboxes(struct sa_switch *sw) {
 
 /* ---- results without impairments: straight from the arena to all ports */
 
+/* A packet with a buffer of its own for a result and its tag, if it has one; or NULL. */
+static struct sa_packet *take_packet(struct sa_switch *sw, const uint8_t *bytes, uint32_t size, const uint8_t *tag,
+                                     uint8_t tos) {
+    struct sa_packet *packet = sa_pool_take(sw->pool, NULL, size + (tag ? SA_HOP_TAG_BYTES : 0), tos);
+    if (!packet) return NULL;
+    memcpy(packet->buffer->bytes, bytes, size);
+    if (tag) memcpy(packet->buffer->bytes + size, tag, SA_HOP_TAG_BYTES);
+    return packet;
+}
+
 static void park(struct sa_switch *sw, struct port *port, const struct sa_udp_message *message, uint32_t from) {
     uint8_t tos = message->tos == SA_TOS_OF_SOCKET ? 0 : (uint8_t)message->tos;
     for (uint32_t row = from; row < message->rows; row++) {
         const uint8_t *bytes = message->bytes ? message->bytes + (size_t)row * message->size : message->frames[row];
-        struct sa_packet *packet = sa_pool_take(sw->pool, bytes, message->size, tos);
+        const uint8_t *tag = message->trailers ? message->trailers + (size_t)row * SA_HOP_TAG_BYTES : NULL;
+        struct sa_packet *packet = take_packet(sw, bytes, message->size, tag, tos);
         if (packet)
             put_in_outbox(sw, port, packet);
         else
@@ -207,7 +218,7 @@ static bool is_multicast(struct sa_switch *sw, struct group *group) {
     struct sa_header header;
     memcpy(&header, sw->frames[group->first], sizeof header);
     uint32_t job = SA_BE16(header.job), kind = SA_BE32(header.kind);
-    if (group->count < 2 || !sw->multicast[job] || sw->full) return false;
+    if (group->count < 2 || !sw->multicast[job] || sw->full || group->hop) return false;
     for (uint32_t i = 0; i < group->count; i++) {
         const struct port *port = port_of(sw, group->ports[i]);
         if (!port || port->waiting) return false;
@@ -237,6 +248,8 @@ static void send_group(struct sa_switch *sw, struct group *group) {
     for (uint32_t i = 0; i < group->count; i++) {
         struct port *port = port_of(sw, group->ports[i]);
         if (!port) continue;
+        if (sw->message_count == MESSAGES_MAX) send_messages(sw); /* their tags are in use */
+        if (group->hop) message.trailers = sa_switch_write_tags(sw, group, group->ports[i]);
         if (port->waiting || sw->full) /* keep the order: packets wait already */
             park(sw, port, &message, 0);
         else
@@ -254,6 +267,7 @@ static void flush_results(struct sa_switch *sw) {
     }
     for (uint32_t i = 0; i < sw->result_count; i++) {
         struct group *group = &sw->groups[sw->results[i].group];
+        sw->hashes[group->first + group->rows] = sw->results[i].hash;
         sw->frames[group->first + group->rows++] = sw->results[i].bytes;
     }
     for (uint32_t g = 0; g < sw->group_count; g++) send_group(sw, &sw->groups[g]);
@@ -290,8 +304,11 @@ static struct group *group_for(struct sa_switch *sw, const struct sa_targets *ta
 static void add_result(struct sa_switch *sw, const uint8_t *bytes, uint32_t size, const struct sa_targets *targets,
                        uint8_t tos, uint64_t stream) {
     struct group *group = group_for(sw, targets, size, tos, stream);
+    struct sa_hop *hop = sa_switch_hop_of(sw, bytes);
     group->streams |= stream;
-    sw->results[sw->result_count++] = (struct result){bytes, (uint32_t)(group - sw->groups)};
+    group->hop = hop; /* that of all of them, as they go to the same ports of a job */
+    uint64_t hash = hop ? sa_hop_hash(hop, bytes, size, 0) : 0;
+    sw->results[sw->result_count++] = (struct result){bytes, hash, (uint32_t)(group - sw->groups)};
     if (++group->rows == sw->rows_per_flush) sw->flush_due = true;
 }
 
@@ -395,13 +412,21 @@ static void enter_link(struct sa_switch *sw, struct port *port, struct sa_packet
         schedule_departure(sw, port, direction);
 }
 
-/* Give a result to the links of its targets; all share its buffer. NULL: there was no memory for it. */
+/* Give a result to the links of its targets; without tags all share its buffer. NULL: there was no memory for it. */
 static void enter_links(struct sa_switch *sw, const struct sa_packet *result, const struct sa_targets *targets,
                         int64_t time_ns) {
+    if (!targets->count) return;
+    uint8_t tag[SA_HOP_TAG_BYTES];
+    const struct sa_buffer *buffer = result ? result->buffer : NULL;
+    struct sa_hop *hop = result ? sa_switch_hop_of(sw, buffer->bytes) : NULL;
+    uint64_t hash = hop ? sa_hop_hash(hop, buffer->bytes, buffer->size, 0) : 0;
     for (uint32_t i = 0; i < targets->count; i++) {
         struct port *to = port_of(sw, targets->ports[i]);
         if (!to) continue;
-        struct sa_packet *packet = result ? sa_pool_share(sw->pool, result) : NULL;
+        if (hop) sa_hop_write_tag(hop, buffer->bytes, hash, sa_hop_child_at(hop, to->number), tag);
+        struct sa_packet *packet = !result ? NULL
+                                   : hop   ? take_packet(sw, buffer->bytes, buffer->size, tag, result->tos)
+                                           : sa_pool_share(sw->pool, result);
         if (!packet) {
             sw->counters[SA_SWITCH_DROP_POOL]++;
             continue;
@@ -430,6 +455,7 @@ static void decide_in_pool(struct sa_switch *sw, const uint8_t *datagram, uint32
 
 /* tos: as it came; its ECN bits are also those of results, but for a contribution's CE, which becomes a mark (G2). */
 static void decide(struct sa_switch *sw, uint8_t *datagram, uint32_t size, uint32_t port, uint8_t tos, int64_t time_ns) {
+    if (!sa_switch_verify(sw, datagram, &size)) return;
     if (sa_is_ce(tos)) tos = (uint8_t)sa_mark_contribution(datagram, size, tos);
     if (sw->active[SA_DIRECTION_DOWN])
         decide_in_pool(sw, datagram, size, port, tos, time_ns);
@@ -557,6 +583,7 @@ SA_EXPORT struct sa_switch *sa_switch_new(const struct sa_switch_config *config)
 SA_EXPORT void sa_switch_free(struct sa_switch *sw) {
     if (!sw) return;
     for (uint32_t number = 0; number < sw->ports_size; number++) free(sw->ports[number]);
+    for (uint32_t job = 0; job < SA_JOBS; job++) sa_switch_authenticate(sw, job, NULL, NULL);
     free(sw->ports);
     sa_directory_free(&sw->directory);
     free(sw->arena);

@@ -12,6 +12,7 @@
 
 #include "transport/native/network/impair.h"
 #include "switchagg/native/rule/plane.h"
+#include "transport/native/network/hop.h"
 #include "transport/native/network/queue.h"
 #include "transport/native/network/udp.h"
 
@@ -30,7 +31,7 @@ struct sa_switch_config {
     int32_t wake;           /* an eventfd */
     uint32_t segments_max;  /* datagrams of one GSO send */
     uint32_t pool_packets;  /* capacity of all queues and links together */
-    uint32_t datagram_bytes; /* the largest packet of a job */
+    uint32_t datagram_bytes; /* the largest packet of a job, with its tag */
 };
 
 enum sa_switch_counter {
@@ -38,6 +39,7 @@ enum sa_switch_counter {
     SA_SWITCH_DROP_QUEUE_FULL, /* on the way down: the port's queue, or its outbox */
     SA_SWITCH_DROP_POOL,
     SA_SWITCH_ECN_MARKED,      /* on the way down */
+    SA_SWITCH_DROP_UNAUTHENTICATED,
     SA_SWITCH_UP_DROP_QUEUE_FULL,
     SA_SWITCH_UP_ECN_MARKED,
     SA_SWITCH_UP_LOST,
@@ -67,6 +69,10 @@ void sa_switch_clear_port(struct sa_switch *sw, uint32_t number);
    each. Addresses are IPv4. Without a queue, a rate or impairments down; while a port has a backlog each gets its
    own. */
 void sa_switch_multicast(struct sa_switch *sw, uint32_t job_id, bool on);
+
+/* Packets of a job have tags from now on (A1), of its children and of its parent's hop, whose only child is this switch;
+   NULL: none. The switch frees both, and those that it had for the job before. */
+void sa_switch_authenticate(struct sa_switch *sw, uint32_t job_id, struct sa_hop *children, struct sa_hop *parent);
 
 /* Serve until `wake` is written (1), CLOCK_MONOTONIC is until_ns (0), or an error: -errno. The caller may use ports,
    plane and counters between two runs. */

@@ -41,13 +41,19 @@ struct group {
     uint32_t rows;
     uint32_t first; /* size of a frame */
     uint64_t streams; /* whose results it has, as bits */
+    struct sa_hop *hop; /* whose tags they have, or NULL */
     uint8_t tos;
     struct sa_address address; /* of its multicast */
 };
 
 struct result {
     const uint8_t *bytes;
+    uint64_t hash; /* of their tags */
     uint32_t group;
+};
+
+struct hops {
+    struct sa_hop *children, *parent;
 };
 
 struct sa_switch {
@@ -76,12 +82,15 @@ struct sa_switch {
     struct result results[RESULTS_MAX];
     struct group groups[GROUPS_MAX];
     const uint8_t *frames[RESULTS_MAX]; /* in the order of their groups */
+    uint64_t hashes[RESULTS_MAX];
     /* sends */
     uint32_t message_count;
     struct sa_udp_message messages[MESSAGES_MAX];
     struct port *addressees[MESSAGES_MAX]; /* NULL: a group's ports */
     const struct group *multicasts[MESSAGES_MAX];
+    uint8_t tags[MESSAGES_MAX][ROWS_PER_FLUSH][SA_HOP_TAG_BYTES];
     bool multicast[SA_JOBS]; /* by job */
+    struct hops hops[SA_JOBS];
     struct sa_packet *packets[MESSAGES_MAX][SEGMENTS_MAX];
     const uint8_t *gathered[MESSAGES_MAX][SEGMENTS_MAX];
     struct port *first_waiting; /* the ring: the next to send */

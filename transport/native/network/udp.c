@@ -33,6 +33,7 @@
 
 #define SENDS_MAX 32u    /* GSO sends per system call */
 #define SEGMENTS_MAX 64u /* kernels before 6.9 refuse more in one send */
+#define PIECES_MAX (2u * SEGMENTS_MAX) /* of one send: rows and their trailers */
 #define RECEIVE_BYTES 65536u /* of one receive, if messages are as long as the last one: what is decided on stays in the cache */
 #define ARENA_STRIDE_GRO (65536u + 320u) /* not a multiple of the page: headers of all messages would share cache sets */
 #define SOCKET_PRIORITY_MAX 6
@@ -71,7 +72,7 @@ struct sa_udp {
     /* sending */
     struct mmsghdr sends[SENDS_MAX];
     struct portion portions[SENDS_MAX];
-    struct iovec pieces[SENDS_MAX * SEGMENTS_MAX];
+    struct iovec pieces[SENDS_MAX * PIECES_MAX];
     union name to[SENDS_MAX];
     union send_control send_controls[SENDS_MAX];
     /* receiving */
@@ -178,6 +179,10 @@ SA_EXPORT const struct sa_udp_state *sa_udp_state(const struct sa_udp *udp) { re
 
 /* Sending */
 
+static uint32_t datagram_bytes(const struct sa_udp_message *message) {
+    return message->size + (message->trailers ? SA_UDP_TRAILER_BYTES : 0);
+}
+
 static uint32_t rows_together(const struct sa_udp *udp, uint32_t size) {
     if (!udp->state.gso || !size) return 1;
     uint32_t fit = SA_DATAGRAM_MAX / size;
@@ -186,6 +191,14 @@ static uint32_t rows_together(const struct sa_udp *udp, uint32_t size) {
 
 /* Fill pieces with rows of a message; frames that lie back to back are one piece. Returns the number of pieces. */
 static uint32_t gather(struct iovec *pieces, const struct sa_udp_message *message, uint32_t first, uint32_t rows) {
+    for (uint32_t row = 0; message->trailers && row < rows; row++) {
+        size_t at = first + row;
+        const uint8_t *frame = message->bytes ? message->bytes + at * message->size : message->frames[at];
+        pieces[2 * row] = (struct iovec){(void *)(uintptr_t)frame, message->size};
+        pieces[2 * row + 1] = (struct iovec){(void *)(uintptr_t)(message->trailers + at * SA_UDP_TRAILER_BYTES),
+                                             SA_UDP_TRAILER_BYTES};
+    }
+    if (message->trailers) return 2 * rows;
     if (message->bytes) {
         pieces[0] = (struct iovec){(void *)(uintptr_t)(message->bytes + (size_t)first * message->size),
                                    (size_t)rows * message->size};
@@ -220,7 +233,7 @@ static size_t control_of(const struct sa_udp *udp, union send_control *control, 
                          uint32_t rows) {
     size_t used = 0;
     if (rows > 1) {
-        uint16_t segment = (uint16_t)message->size;
+        uint16_t segment = (uint16_t)datagram_bytes(message);
         struct cmsghdr *header = (struct cmsghdr *)control->bytes;
         *header = (struct cmsghdr){.cmsg_level = SOL_UDP, .cmsg_type = UDP_SEGMENT, .cmsg_len = CMSG_LEN(sizeof segment)};
         memcpy(CMSG_DATA(header), &segment, sizeof segment);
@@ -239,7 +252,7 @@ static void prepare_send(struct sa_udp *udp, uint32_t at, const struct sa_udp_me
                          uint32_t first, uint32_t rows) {
     const struct sa_udp_message *message = &messages[index];
     struct msghdr *header = &udp->sends[at].msg_hdr;
-    struct iovec *pieces = &udp->pieces[at * SEGMENTS_MAX];
+    struct iovec *pieces = &udp->pieces[at * PIECES_MAX];
     udp->portions[at] = (struct portion){index, rows};
     header->msg_name = &udp->to[at];
     header->msg_namelen = name_of(message->to, &udp->to[at]);
@@ -254,7 +267,7 @@ static void prepare_send(struct sa_udp *udp, uint32_t at, const struct sa_udp_me
 static uint32_t prepare_batch(struct sa_udp *udp, const struct sa_udp_message *messages, uint32_t from, uint32_t count) {
     uint32_t at = 0;
     for (uint32_t index = from; index < count && at < SENDS_MAX; index++) {
-        uint32_t most = rows_together(udp, messages[index].size);
+        uint32_t most = rows_together(udp, datagram_bytes(&messages[index]));
         for (uint32_t row = messages[index].accepted; row < messages[index].rows && at < SENDS_MAX;) {
             uint32_t left = messages[index].rows - row;
             uint32_t rows = left < most ? left : most;
@@ -268,7 +281,7 @@ static uint32_t prepare_batch(struct sa_udp *udp, const struct sa_udp_message *m
 static void count_sent(struct sa_udp *udp, const struct sa_udp_message *message, uint32_t rows) {
     udp->counters[SA_UDP_SENT_BUNDLES]++;
     udp->counters[SA_UDP_SENT_DATAGRAMS] += rows;
-    udp->counters[SA_UDP_SENT_BYTES] += (uint64_t)rows * message->size;
+    udp->counters[SA_UDP_SENT_BYTES] += (uint64_t)rows * datagram_bytes(message);
 }
 
 /* EIO: the device can't checksum; EINVAL, EMSGSIZE: segment above the path's MTU, or checksums switched off. */
@@ -308,7 +321,7 @@ static int64_t probe_gso(struct sa_udp *udp, const struct sa_udp_message *messag
     udp->state.gso = 0;
     udp->gso_retry_ns = sa_now_ns() + udp->options.gso_retry_ns;
     udp->state.fallback_rows = rows;
-    udp->state.fallback_size = message->size;
+    udp->state.fallback_size = datagram_bytes(message);
     udp->state.fallback = *message->to;
     publish(&udp->state.fallback_errno, error);
     return 1;

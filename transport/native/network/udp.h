@@ -50,14 +50,16 @@ enum sa_udp_counter {
 };
 
 #define SA_TOS_OF_SOCKET (-1)
+#define SA_UDP_TRAILER_BYTES 8u
 
 /* `rows` datagrams of `size` bytes for one peer: back to back at `bytes`, or, where bytes is NULL, each at
-   frames[row]. */
+   frames[row]. Unless it is NULL, each row has its SA_UDP_TRAILER_BYTES of `trailers` behind it, in its datagram. */
 struct sa_udp_message {
     const uint8_t *bytes;
     const uint8_t *const *frames;
+    const uint8_t *trailers;
     uint32_t rows;
-    uint32_t size; /* at most SA_DATAGRAM_MAX */
+    uint32_t size; /* with a trailer at most SA_DATAGRAM_MAX */
     const struct sa_address *to;
     int32_t tos; /* 0 to 255, or SA_TOS_OF_SOCKET */
     uint32_t accepted; /* set by sa_udp_send: how many rows, from the first on, it took */

@@ -48,7 +48,9 @@ struct sa_worker {
     bool partial; /* the job has partial sums: results come, and are answered, also while no call is pending (Q7) */
     bool out_of_credit; /* frames may be waiting, but the credit is used up by what is in the kernel */
     int16_t tos[STREAMS_MAX];
+    struct sa_hop *hop;    /* NULL: packets have no tags */
     uint8_t *frames;       /* rows_per_take of them */
+    uint8_t tags[ROWS_PER_TAKE][SA_HOP_TAG_BYTES];
     uint32_t unsent_first; /* what the socket had no room for */
     uint32_t unsent_rows;
     uint32_t unsent_size;
@@ -113,8 +115,11 @@ SA_EXPORT void sa_worker_free(struct sa_worker *worker) {
     free(worker->submitted.entries);
     free(worker->left.entries);
     free(worker->frames);
+    sa_hop_free(worker->hop);
     free(worker);
 }
+
+SA_EXPORT void sa_worker_authenticate(struct sa_worker *worker, struct sa_hop *hop) { worker->hop = hop; }
 
 SA_EXPORT void sa_worker_mark(struct sa_worker *worker, const int32_t *tos, uint32_t streams) {
     worker->marked = true;
@@ -198,6 +203,18 @@ static int take_submissions(struct sa_worker *worker) {
     return 0;
 }
 
+/* Keep the rows with a right tag, without it, back to back; returns how many (A5). */
+static uint32_t verified(struct sa_worker *worker, const struct sa_udp_arrival *arrival) {
+    uint32_t right = 0, frame_bytes = arrival->size - SA_HOP_TAG_BYTES;
+    for (uint32_t row = 0; row < arrival->rows; row++) {
+        const uint8_t *datagram = arrival->bytes + (size_t)row * arrival->size;
+        if (!sa_hop_verify(worker->hop, datagram, arrival->size, true, 0)) continue;
+        memmove(arrival->bytes + (size_t)right++ * frame_bytes, datagram, frame_bytes);
+    }
+    worker->counters[SA_WORKER_UNAUTHENTICATED] += arrival->rows - right;
+    return right;
+}
+
 /* Returns the number of arrivals, or -errno. *rows: grows by their datagrams. */
 static int receive(struct sa_worker *worker, uint32_t *rows) {
     const struct sa_udp_arrival *arrivals;
@@ -210,9 +227,11 @@ static int receive(struct sa_worker *worker, uint32_t *rows) {
             worker->counters[SA_WORKER_UNKNOWN_SENDERS] += arrival->rows;
             continue;
         }
-        if (sa_is_ce(arrival->tos)) worker->counters[SA_WORKER_ECN_MARKED] += arrival->rows;
-        sa_endpoint_receive(worker->endpoint, arrival->bytes, arrival->rows, arrival->size, now_ns,
-                            sa_is_ce(arrival->tos));
+        uint32_t right = worker->hop ? verified(worker, arrival) : arrival->rows;
+        if (!right) continue;
+        if (sa_is_ce(arrival->tos)) worker->counters[SA_WORKER_ECN_MARKED] += right;
+        sa_endpoint_receive(worker->endpoint, arrival->bytes, right,
+                            arrival->size - (worker->hop ? SA_HOP_TAG_BYTES : 0), now_ns, sa_is_ce(arrival->tos));
     }
     return count;
 }
@@ -241,7 +260,8 @@ static uint32_t lay_out(const struct sa_worker *worker, struct sa_udp_message me
         if (!count || messages[count - 1].tos != tos) {
             if (count == RUNS_MAX) break;
             messages[count++] = (struct sa_udp_message){
-                .bytes = frame, .size = worker->unsent_size, .to = &worker->peer, .tos = tos};
+                .bytes = frame, .size = worker->unsent_size, .to = &worker->peer, .tos = tos,
+                .trailers = worker->hop ? worker->tags[worker->unsent_first + row] : NULL};
         }
         if (!worker->marked) {
             messages[0].rows = worker->unsent_rows;
@@ -279,6 +299,12 @@ static void take_frames(struct sa_worker *worker, int64_t now_ns) {
     }
     worker->unsent_rows =
         sa_endpoint_frames_to_send(worker->endpoint, now_ns, limit, worker->frames, &worker->unsent_size);
+    for (uint32_t row = 0; worker->hop && row < worker->unsent_rows; row++) {
+        const uint8_t *frame = worker->frames + (size_t)row * worker->unsent_size;
+        sa_hop_note(worker->hop, frame);
+        sa_hop_write_tag(worker->hop, frame, sa_hop_hash(worker->hop, frame, worker->unsent_size, 0), 0,
+                         worker->tags[row]);
+    }
 }
 
 /* Send until the endpoint has nothing more, the socket is full, or ROWS_PER_ITERATION are sent: *more then. 0 or

@@ -9,6 +9,7 @@
 #define SWITCHAGG_WORKER_H
 
 #include "switchagg/native/worker/endpoint.h"
+#include "transport/native/network/hop.h"
 #include "transport/native/network/udp.h"
 
 struct sa_worker;
@@ -17,6 +18,7 @@ enum sa_worker_counter {
     SA_WORKER_UNKNOWN_SENDERS,  /* datagrams from elsewhere than the switch: ignored */
     SA_WORKER_ECN_MARKED, /* datagrams of the switch that were marked on the way (ECN: CE) */
     SA_WORKER_CREDIT_USED, /* times that frames waited because the credit was used up */
+    SA_WORKER_UNAUTHENTICATED, /* datagrams with the switch's address and a wrong tag: ignored (A5) */
     SA_WORKER_COUNTERS
 };
 
@@ -31,6 +33,9 @@ void sa_worker_free(struct sa_worker *worker);
 /* Set the TOS of each stream's packets, or SA_TOS_OF_SOCKET (W10). Before the first sa_worker_run; without it none is
    marked. */
 void sa_worker_mark(struct sa_worker *worker, const int32_t *tos, uint32_t streams);
+
+/* Packets have tags, of the hop's only child. Before the first sa_worker_run; the worker frees the hop. */
+void sa_worker_authenticate(struct sa_worker *worker, struct sa_hop *hop);
 
 /* Queue a call for sa_endpoint_submit. Where no thread runs the loop, a small one is sent at once; the background
    thread takes over when its first result comes, unless somebody waits for it by then. Any thread may call it. Returns
