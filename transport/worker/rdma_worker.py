@@ -7,12 +7,12 @@ completion names them. A packet lost at this level costs a whole message; the en
 
 import errno
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from switchagg.endpoint import StreamFailed
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.join import QueuePairEnd
@@ -142,6 +142,7 @@ class RdmaWorkerEnd:
             packets=self._packets,
             native=admission.native,
             on_stream_failed=admission.on_stream_failed,
+            key=admission.key,
         )
 
     def await_results(self, messages: int) -> None:
@@ -198,11 +199,10 @@ class RdmaWorkerLoop(EndpointLoop):
         rank: int,
         *,
         packets: int = PACKETS_DEFAULT,
-        native: bool = True,
-        on_stream_failed: Callable[[StreamFailed], None] | None = None,
+        **rest: Any,
     ) -> None:
         self._grouping = Grouping(job, packets)
-        super().__init__(end, job, rank, end.address, native=native, on_stream_failed=on_stream_failed)
+        super().__init__(end, job, rank, end.address, **rest)
 
     def _prepare(self) -> None:
         super()._prepare()

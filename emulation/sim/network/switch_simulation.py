@@ -22,7 +22,7 @@ from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.spec import parse_sums
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.plane_kinds import DATAPLANES
-from switchagg.endpoint import Endpoint, StreamFailed
+from switchagg.endpoint import Endpoint, StreamFailed, WrongSum
 from switchagg.errors import AggregationFailed
 from switchagg.job import MODULUS, JobConfig
 from switchagg.native import native_codec
@@ -63,7 +63,7 @@ class EndpointSimulation(Simulation):
     def _given_up(self, event: StreamFailed, what: str, missing: Iterable[int]) -> NoReturn:
         """The call fails, as of a stream that gave up."""
         raise AggregationFailed(
-            f"{what} after {event.timeouts} timeouts in a row",
+            event.reason if isinstance(event, WrongSum) else f"{what} after {event.timeouts} timeouts in a row",
             job=self.job.job_id,
             generation=self.job.generation,
             stream=event.stream,
