@@ -153,7 +153,7 @@ class DoublingPlane(ReferencePlane):
         return taken[np.newaxis]
 
 
-@pytest.fixture(params=["python"])
+@pytest.fixture(params=["native", "python"])
 def core(request: pytest.FixtureRequest) -> str:
     if request.param == "native" and library.missing():
         pytest.skip(f"native core: {library.missing()}")
