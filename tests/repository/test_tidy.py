@@ -49,6 +49,7 @@ CORE = {
     "description",
     "layout",
     "option_syntax",
+    "tag",
 }
 # Time, chance and input are parameters of the core; see ARCHITECTURE.md.
 NOT_IN_CORE = {"time", "random", "socket", "threading", "asyncio", "logging"}

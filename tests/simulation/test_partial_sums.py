@@ -98,9 +98,14 @@ class PartialWorld(World):
     """first_chunks: of each call, in its stream."""
 
     def __init__(
-        self, seed: int, plane: Callable[[int, int], DataPlane], faults: Any = None, endpoint: Any = endpoint_of
+        self,
+        seed: int,
+        plane: Callable[[int, int], DataPlane],
+        faults: Any = None,
+        endpoint: Any = endpoint_of,
+        verified: bool = False,
     ) -> None:
-        super().__init__(seed, faults, plane, endpoint)
+        super().__init__(seed, faults, plane, endpoint, verified=verified)
         self.first_chunks: dict[tuple[int, ...], int] = {}
         self.made: dict[tuple[int, ...], PartialCall] = {}
         self.exact_sum: Any = PartialSums(self)
@@ -115,6 +120,8 @@ class PartialWorld(World):
         job.config = replace(
             job.config, workers=workers, elements=rng.choice([4, 8, 24]), backups=backups, close_after_ns=close
         )
+        if self.verified:
+            job.config = replace(job.config, elements=min(24, job.config.elements + TAG_ELEMENTS))
         job.ports = [job.ports[0] + 100 * (1 + job.config.job_id) + rank for rank in range(workers)]
         job.homes, job.below = [0] * workers, {0: job.ports}
         job.drawn = []
@@ -127,7 +134,7 @@ class PartialWorld(World):
 
     def _start(self, job: SimulatedJob) -> None:
         self.planes[0].admit(job.config, job.ports)
-        job.endpoints = [self._endpoint(job.config, rank, rank) for rank in range(job.config.workers)]
+        job.endpoints = [self.endpoint(job.config, rank, rank) for rank in range(job.config.workers)]
         job.remaining = len(job.drawn) * job.config.workers
         ends = [0] * len(job.config.streams)
         for number, drawn in enumerate(job.drawn):

@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulation.checkers import Convergence, Determinism, ExactlyOnce, ExactSum, NonceOnce, SlotIsolation
+from simulation.checkers import Convergence, Determinism, ExactlyOnce, ExactSum, NonceOnce, SlotIsolation, Violation
 from switchagg.aggregator import Parent
 from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.contract import DataPlane
 from switchagg.description import Kind
 from switchagg.endpoint import CallCompleted, Endpoint
-from switchagg.job import MODULUS, JobConfig, StreamConfig
+from switchagg.job import MODULUS, TAG_ELEMENTS, JobConfig, StreamConfig
 from switchagg.layout import shares_of
 from switchagg.native.native_endpoint import NativeEndpoint
+from switchagg.tag import KEY_BYTES
 from switchagg.wire import FLAG_RESULT, FLAGS_AT, MARKED, RANK_AT, Bundle, decode, encode
 
 MS = 1_000_000
@@ -201,7 +202,8 @@ def draw_job(rng: random.Random, job_id: int, first_slot: int, first_port: int, 
 class World:
     """One run. `run` returns when all calls of all jobs have completed; checkers raise Violation.
 
-    above: as `ABOVE`; workers of a tree are anywhere in it.
+    above: as `ABOVE`; workers of a tree are anywhere in it. verified: the jobs verify their sums (V1), each generation with a
+    key of its own; no honest sum may be refused.
     """
 
     def __init__(
@@ -209,10 +211,12 @@ class World:
         seed: int,
         faults: Faults | None,
         plane: Callable[[int, int], DataPlane],
-        endpoint: Callable[[JobConfig, int, int], AnyEndpoint] = Endpoint,
+        endpoint: Callable[..., AnyEndpoint] = Endpoint,
         above: Sequence[int] = ABOVE,
+        verified: bool = False,
     ) -> None:
         self._above = above
+        self.verified = verified
         self._routed = getattr(plane, "routes", False) and len(above) == 1
         self.rng = random.Random(seed)
         self.faults = faults or Faults.drawn(self.rng)
@@ -231,6 +235,9 @@ class World:
         slot = port = 0
         for job_id in range(self.rng.choice([1, 1, 2, 3])):
             self.jobs.append(draw_job(self.rng, job_id, slot, port, above))
+            if verified:
+                config = self.jobs[-1].config
+                self.jobs[-1].config = replace(config, verify="on", elements=min(24, config.elements + TAG_ELEMENTS))
             slot = self.jobs[-1].config.slots[1]
             port += self.jobs[-1].config.workers
         self.planes = [plane(slot, 24) for _ in above]
@@ -261,6 +268,9 @@ class World:
                             self._pump(job, rank)
             self.convergence.at(self.now_ns, self.faults.heal_ns)
         self.exactly_once.ended()
+        refused = [end.counters.get("wrong_sums", 0) for job in self.jobs for end in job.endpoints]
+        if any(refused):
+            raise Violation(f"VerifiedSums: honest sums are refused: {refused}")
         self.determinism.happened(self.now_ns, *(sorted(plane.counters.items()) for plane in self.planes))
         return self.determinism.trace
 
@@ -279,7 +289,7 @@ class World:
             parent = Parent(SWITCH + above, job.below[above].index(SWITCH + switch))
             self.planes[switch].admit(job.config, ports, parent)
         job.endpoints = [
-            self._endpoint(job.config, rank, job.below[home].index(job.ports[rank]))
+            self.endpoint(job.config, rank, job.below[home].index(job.ports[rank]))
             for rank, home in enumerate(job.homes)
         ]
         job.remaining = len(job.drawn) * job.config.workers
@@ -298,6 +308,13 @@ class World:
                 job.endpoints[rank].submit(number % len(job.config.streams), call)
         for rank in range(job.config.workers):
             self._pump(job, rank)
+
+    def endpoint(self, config: JobConfig, rank: int, wire_rank: int) -> AnyEndpoint:
+        """A rank's endpoint, with the key of the generation where sums are verified."""
+        if not self.verified:
+            return self._endpoint(config, rank, wire_rank)
+        key = random.Random(config.job_id << 32 | config.generation).randbytes(KEY_BYTES)
+        return self._endpoint(config, rank, wire_rank, key=key)
 
     def _restart(self, job: SimulatedJob) -> None:
         """A worker dies and comes back: its job starts again while old packets are still in the network."""
