@@ -5,7 +5,6 @@ A failure prints the command that repeats it; `--seeds 10000` runs more worlds.
 """
 
 import ast
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -22,7 +21,7 @@ from switchagg.calls.array_calls import array_call, chunked_call
 from switchagg.calls.partial_call import PartialCall
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.plane_kinds import DATAPLANES
-from switchagg.job import MODULUS
+from switchagg.job import MODULUS, TAG_ELEMENTS
 from switchagg.native.library import missing
 from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.partial_endpoint import endpoint_of
@@ -32,9 +31,11 @@ PLANES = [name for name, kind in DATAPLANES.items() if kind.partial]
 
 
 class Named:
-    """In place of SlotIsolation: a result is the sum of what the ranks sent that it names, and always the same."""
+    """In place of SlotIsolation: a result is the sum of what the ranks sent that it names, and always the same.
+    presence: which of its elements names them."""
 
-    def __init__(self) -> None:
+    def __init__(self, presence: int) -> None:
+        self.presence = presence
         self.sent_by: dict[tuple[int, ...], dict[int, Values]] = {}
         self.results: dict[tuple[int, ...], bytes] = {}
         self.ops: dict[tuple[int, ...], Op] = {}
@@ -53,7 +54,7 @@ class Named:
         if self.results.setdefault(self._key(packet), values) != values:
             raise Violation(f"Named: {self._key(packet)}: two results")
         sent = self.sent_by[self._key(packet)]
-        ranks = [rank for rank in sent if packet.values[-1] >> rank & 1]
+        ranks = [rank for rank in sent if packet.values[self.presence] >> rank & 1]
         total = np.sum([np.zeros_like(packet.values), *(sent[rank] for rank in ranks)], axis=0, dtype=np.int64)
         is_sum = self.ops[self._key(packet)] is Op.SUM
         if is_sum and not np.array_equal(total % MODULUS, packet.values.view(np.uint32)):
@@ -78,12 +79,12 @@ class PartialSums:
         if drawn.op == "max":
             return
         first = self._world.first_chunks[job_id, generation, number]
-        results = self._world.isolation.results
+        results, presence = self._world.isolation.results, self._world.isolation.presence
         for position, chunk in enumerate(call._contents):
             if chunk < 0:
                 continue
             result = results[job_id, generation, number % len(job.config.streams), first + position]
-            ranks = int.from_bytes(result[-4:], sys.byteorder)
+            ranks = int(np.frombuffer(result, np.uint32)[presence])
             low, high = call._layout.span(chunk)
             inside = [array[low:high] for rank, array in enumerate(drawn.arrays) if ranks >> rank & 1]
             self.missing += len(inside) < len(drawn.arrays)
@@ -109,7 +110,7 @@ class PartialWorld(World):
         self.first_chunks: dict[tuple[int, ...], int] = {}
         self.made: dict[tuple[int, ...], PartialCall] = {}
         self.exact_sum: Any = PartialSums(self)
-        self.isolation: Any = Named()
+        self.isolation: Any = Named(-1 - TAG_ELEMENTS if verified else -1)
         for job in self.jobs:
             self._redraw(job)
 
@@ -117,11 +118,8 @@ class PartialWorld(World):
         rng, workers = self.rng, max(2, job.config.workers)
         numbers = np.random.default_rng(rng.getrandbits(32))
         backups, close = rng.choice([(1, 0), (workers - 1, 0), (0, 3 * MS), (1, 20 * MS)])
-        job.config = replace(
-            job.config, workers=workers, elements=rng.choice([4, 8, 24]), backups=backups, close_after_ns=close
-        )
-        if self.verified:
-            job.config = replace(job.config, elements=min(24, job.config.elements + TAG_ELEMENTS))
+        terms = {"elements": min(24, rng.choice([4, 8, 24]) + job.config.tag_elements), "backups": backups}
+        job.config = replace(job.config, workers=workers, close_after_ns=close, **terms)
         job.ports = [job.ports[0] + 100 * (1 + job.config.job_id) + rank for rank in range(workers)]
         job.homes, job.below = [0] * workers, {0: job.ports}
         job.drawn = []

@@ -202,8 +202,8 @@ def draw_job(rng: random.Random, job_id: int, first_slot: int, first_port: int, 
 class World:
     """One run. `run` returns when all calls of all jobs have completed; checkers raise Violation.
 
-    above: as `ABOVE`; workers of a tree are anywhere in it. verified: the jobs verify their sums (V1), each generation with a
-    key of its own; no honest sum may be refused.
+    above: as `ABOVE`; workers of a tree are anywhere in it. verified: the jobs verify their sums (V1), each generation
+    with a key of its own; no honest sum may be refused.
     """
 
     def __init__(
