@@ -24,7 +24,7 @@
 static uint64_t chance;
 static uint32_t left_rows[ROWS + 1]; /* numbers of the datagrams that left, in order */
 static uint32_t left_count, full_count, gso_sends_after_fallback;
-static bool gso_broken, refused_gso, says_priority;
+static bool gso_broken, refused_gso, says_priority, has_trailers;
 static uint32_t expected_tos, overflow;
 
 static uint32_t below(uint32_t limit) {
@@ -72,6 +72,7 @@ static uint32_t leave(const struct msghdr *header) {
     for (uint32_t at = 0; at < length; at += segment) {
         CHECK(left_count < ROWS);
         memcpy(&left_rows[left_count++], flat + at, 4);
+        if (has_trailers) CHECK(!memcmp(flat + at, flat + at + segment - SA_UDP_TRAILER_BYTES, 4));
     }
     return length;
 }
@@ -112,6 +113,7 @@ ssize_t fake_sendmsg(int descriptor, const struct msghdr *header, int flags) {
 
 static void test_sending(int descriptor) {
     static uint8_t memory[ROWS * 64];
+    static uint8_t trailers[ROWS * SA_UDP_TRAILER_BYTES]; /* each begins with its row's number, as the row does */
     static const uint8_t *frames[ROWS];
     says_priority = below(2);
     struct sa_udp_options options = {descriptor, 1, 1, 1 + below(64), 4, 2048, says_priority, 0, 1ll << 60};
@@ -119,13 +121,16 @@ static void test_sending(int descriptor) {
     struct sa_address to = {.family = AF_INET, .port = 4242, .host = {127, 0, 0, 1}};
     CHECK(udp);
     gso_broken = below(2);
+    has_trailers = below(2);
     expected_tos = below(2) ? 256 : below(256);
     uint32_t size = 4 + 4 * below(16);
     for (uint32_t row = 0; row < ROWS; row++) {
         memcpy(memory + (size_t)row * size, &row, 4);
+        memcpy(trailers + (size_t)row * SA_UDP_TRAILER_BYTES, &row, 4);
         frames[row] = memory + (size_t)row * size;
     }
     const uint64_t *counters = sa_udp_counters(udp);
+    uint32_t datagram = size + (has_trailers ? SA_UDP_TRAILER_BYTES : 0);
     for (uint32_t row = 0; row < ROWS;) {
         struct sa_udp_message messages[3];
         uint32_t from = row, used = 1 + below(3), asked = 0;
@@ -134,7 +139,9 @@ static void test_sending(int descriptor) {
             if (rows > ROWS - from) rows = ROWS - from;
             bool scattered = below(2);
             messages[i] = (struct sa_udp_message){scattered ? NULL : memory + (size_t)from * size,
-                                                  scattered ? frames + from : NULL, rows, size, &to,
+                                                  scattered ? frames + from : NULL,
+                                                  has_trailers ? trailers + (size_t)from * SA_UDP_TRAILER_BYTES : NULL,
+                                                  rows, size, &to,
                                                   expected_tos == 256 ? SA_TOS_OF_SOCKET : (int32_t)expected_tos, 9};
             from += rows;
             asked += rows;
@@ -151,7 +158,7 @@ static void test_sending(int descriptor) {
         CHECK(left_count + counters[SA_UDP_SEND_ERRORS] == row);
     }
     for (uint32_t i = 1; i < left_count; i++) CHECK(left_rows[i - 1] < left_rows[i]);
-    CHECK(counters[SA_UDP_SENT_DATAGRAMS] == left_count && counters[SA_UDP_SENT_BYTES] == (uint64_t)left_count * size);
+    CHECK(counters[SA_UDP_SENT_DATAGRAMS] == left_count && counters[SA_UDP_SENT_BYTES] == (uint64_t)left_count * datagram);
     CHECK(counters[SA_UDP_GSO_FALLBACKS] == refused_gso && sa_udp_state(udp)->gso == !refused_gso);
     CHECK(!gso_sends_after_fallback && counters[SA_UDP_SEND_WOULD_BLOCK] == full_count);
     sa_udp_free(udp);

@@ -208,6 +208,8 @@ def test_every_changed_bit_and_every_other_length_is_refused(make: Any) -> None:
             whole[:, -TAG_BYTES:] = tagged  # zeros at the end don't change a linear hash
         right = size == sent.shape[1]
         assert len(switch.verified(whole, result=False)) == right, size
+        longer = np.concatenate((sent, np.zeros((1, size), np.uint8)), axis=1)
+        assert len(switch.verified(longer, result=False)) == (not size), size
     for other in (bytes(SECRET_BYTES), secret_of_switch(SECRET, "")):
         assert not len(make([HopKeys.of(other, rank) for rank in range(3)], PORTS).verified(sent, result=False))
 
