@@ -85,6 +85,7 @@ CONFORMANCE = (
     VECTORS,
     TRAFFIC,
     ROOT / "tests/conformance/test_endpoint_lockstep.py",
+    ROOT / "tests/switchagg/codecs/test_exact.py",
     ROOT / "tests/switchagg/native/test_native_endpoint.py",
     ROOT / "tests/switchagg/native/test_plane.py",
     ROOT / "tests/transport/switch/test_native_queue.py",

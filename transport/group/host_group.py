@@ -14,6 +14,7 @@ from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import CodecSpec
 from switchagg.errors import AggregationFailed
 from switchagg.native.native_codec import begin_in_c
+from switchagg.native.native_exact import in_c
 from transport.bounded.group_party import BoundedGroupParty
 from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveParty
@@ -109,7 +110,7 @@ class HostGroup(GroupBase):
     def use_codec(self, spec: CodecSpec, elements: int, seed: int = 0) -> None:
         """Code sums of floats from now on; all ranks, before their first call. elements: as of `CodedSums`. seed:
         of random numbers."""
-        compression = Compression(spec, self.rank, self.workers, seed)
+        compression = Compression(in_c(spec), self.rank, self.workers, seed)
         if self.rank == 0 and spec.warning:
             logger.warning("%s", spec.warning)
         coding = RoundCoding(compression, RoundKeys(self.rank, seed), elements, begin_in_c)

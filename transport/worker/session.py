@@ -36,6 +36,7 @@ from switchagg.job import JobConfig
 from switchagg.join import Join, MemberOptions
 from switchagg.native import library
 from switchagg.native.native_codec import missing
+from switchagg.native.native_exact import in_c
 from switchagg.option_syntax.option_fields import shared_fields
 from switchagg.priority import class_of
 from transport.contracts.group_contract import Matching
@@ -79,7 +80,7 @@ class SwitchSession:
         self.name, self.rank, self.workers, self.link = join.job, join.rank, join.workers, join.link
         self.core = _chosen_core(options)
         spec, seed = options.codec_spec.for_workers(join.workers), options.codec_seed
-        compression = Compression(spec, join.rank, join.workers, seed)
+        compression = Compression(in_c(spec), join.rank, join.workers, seed)
         self.compression = compression if spec.lossy or compression.stepwise else None
         self._slowness: Callable[[], str] = end.slowness
         self._loop: CallLoop | None = None

@@ -37,6 +37,7 @@ from switchagg.description import Kind
 from switchagg.errors import JobError
 from switchagg.job import ELEMENTS_MTU_1500, JobConfig
 from switchagg.join import STREAMS, WINDOW_SLOTS, JobTerms
+from switchagg.native.native_exact import in_c
 from switchagg.priority import BEST_EFFORT
 from transport.meshes.mesh import Party
 from transport.meshes.reliable import ReliableConfig
@@ -251,7 +252,7 @@ class Simulation(ABC):
         self._compressions: list[Compression] | None = None
         self._codings: list[RoundCoding] = []
         if codec:
-            self._compressions = [Compression(parse_sums(codec), rank, workers, seed) for rank in range(workers)]
+            self._compressions = [Compression(in_c(parse_sums(codec)), rank, workers, seed) for rank in range(workers)]
             self._codings = [
                 RoundCoding(
                     compression,

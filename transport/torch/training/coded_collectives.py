@@ -20,6 +20,7 @@ from switchagg.codecs.compression import Compression
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import CodecSpec
 from switchagg.description import shard_range
+from switchagg.native.native_exact import in_c
 from switchagg.job import ELEMENTS_MTU_1500
 from transport.torch.calls.tensor_layout import array_dtype
 
@@ -34,7 +35,7 @@ class CodedCollectives:
     def __init__(self, spec: CodecSpec, group: Any) -> None:
         """Raises ValueError for more ranks than the codec sums."""
         self.group, self.rank, self.workers = group, int(group.rank()), int(group.size())
-        self.compression = Compression(spec, self.rank, self.workers)
+        self.compression = Compression(in_c(spec), self.rank, self.workers)
         if self.rank == 0 and spec.warning:
             logger.warning("%s", spec.warning)
         codec = self.compression.spec.codec
