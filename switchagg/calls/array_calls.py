@@ -179,9 +179,10 @@ def plain_rounds(
 ) -> Iterator[Reduction]:
     """The same, without codecs: coded ones as the rounds of `rounds_of`, which has the arguments."""
     for reduction in reductions:
-        if reduction.codec is None:
-            yield reduction
+        if reduction.is_plain:
+            yield reduction._replace(codec=None)
         else:
+            assert reduction.codec is not None
             how: dict[str, Any] = {"key": key, "residual": reduction.residual, "begin": begin}
             for words, op in rounds_of(reduction.array, elements, workers, reduction.codec, **how):
                 yield Reduction(words, op)

@@ -53,6 +53,11 @@ class Reduction(NamedTuple):
     codec: Codec | None = None
     residual: Array | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether what travels are its values as they are; a codec of integers concerns a switch alone."""
+        return self.codec is None or self.array.dtype.kind == "i"
+
 
 class SumTerms(NamedTuple):
     """What callers want of a sum; a codec says which of it it can (`ArrayCodec.sums`).

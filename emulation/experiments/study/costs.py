@@ -74,7 +74,7 @@ def _carry(reduction: Reduction, workers: int, key: int) -> None:
         shard = reduction.array.size // workers
         for rank in range(1, workers):
             reduction.array[rank * shard : (rank + 1) * shard] = reduction.array[:shard]
-    if reduction.codec is not None:
+    if reduction.codec is not None and not reduction.is_plain:
         residual = reduction.residual
         for _ in rounds_of(reduction.array, ELEMENTS, workers, reduction.codec, key=key, residual=residual):
             pass

@@ -12,7 +12,10 @@ from switchagg.codecs.codec import Array
 from switchagg.codecs.exact.groups import TYPES, WORKERS_MOST, Codes, codes_of, group_count
 from switchagg.codecs.exact.integers import from_words, to_words
 from switchagg.codecs.exact.nearest import Rounding
+from switchagg.codecs.plain import Narrow
 from switchagg.description import Kind, shard_range
+
+NARROW = Narrow()
 
 TYPICAL_BYTES = 4.6
 """Of a float32 of a gradient, measured: 4.2 to 4.8."""
@@ -62,7 +65,7 @@ class ExactSums(ArrayCodec):
             for first, part in zip(range(0, len(words), max(1, row_words)), words_of, strict=False):
                 words[first : first + len(part)] = part
         if words.size:
-            yield Reduction(words, kind=terms.kind)
+            yield Reduction(words, kind=terms.kind, codec=NARROW)
         sums = words[shard * row_words : (shard + 1) * row_words]
         self.decode(sums, agreed_of[shard], shards[shard], workers, rounding)
 

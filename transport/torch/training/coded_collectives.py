@@ -20,8 +20,8 @@ from switchagg.codecs.compression import Compression
 from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import CodecSpec
 from switchagg.description import shard_range
-from switchagg.native.native_exact import in_c
 from switchagg.job import ELEMENTS_MTU_1500
+from switchagg.native.native_exact import in_c
 from transport.torch.calls.tensor_layout import array_dtype
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class CodedSum:
         calls = self._calls
         for reduction in rounds:
             calls.reduced(reduction)
-            if reduction.codec is None:
+            if reduction.codec is None or reduction.is_plain:
                 yield reduction
                 continue
             key = call_key(0, calls.rank, 0, self._number)
