@@ -161,16 +161,19 @@ static void make(void) {
     REQUIRE(plane && !sa_plane_admit(plane, &job, ports, WORKERS, NULL));
     hub = open_end();
     struct sa_switch_config config = {.udp = hub.udp, .plane = plane, .wake = hub.wake, .segments_max = 16,
-                                      .pool_packets = 1024, .datagram_bytes = 20 + 4 * ELEMENTS};
+                                      .pool_packets = 1024, .datagram_bytes = 20 + 4 * ELEMENTS + SA_HOP_TAG_BYTES};
     config.queues[SA_DIRECTION_DOWN] = (struct sa_queue_config){.limit_bytes = 1 << 20, .ecn_threshold_bytes = SA_NEVER_MARK};
     sw = sa_switch_new(&config);
     REQUIRE(sw);
+    static const struct sa_hop_keys keys[WORKERS];
+    sa_switch_authenticate(sw, job.job_id, sa_hop_new(ELEMENTS, WORKERS, keys, ports), NULL);
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
         ends[rank] = open_end();
         REQUIRE(!sa_switch_set_port(sw, rank, &ends[rank].address));
         endpoints[rank] = sa_endpoint_new(&job, rank, rank, key);
         workers[rank] = sa_worker_new(endpoints[rank], ends[rank].udp, ends[rank].wake, &hub.address, 16);
         REQUIRE(workers[rank]);
+        sa_worker_authenticate(workers[rank], sa_hop_new(ELEMENTS, 1, keys, ports));
         for (uint32_t stream = 0; stream < STREAMS; stream++) {
             values[rank][stream] = calloc((size_t)calls * VALUES, sizeof(int32_t));
             REQUIRE(values[rank][stream]);

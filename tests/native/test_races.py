@@ -11,6 +11,8 @@ from tests.native.core_sources import CODECS, CORE, ROOT, planted, source
 
 SOURCES = (
     "switch",
+    "switch_hops",
+    "hop",
     "queue",
     "impair",
     "timeline",
