@@ -49,6 +49,8 @@ def _job_lines(job: JobStatus) -> Iterator[str]:
     requested = f" of {job.requested_slots} that it asks for" if job.requested_slots else ""
     yield f"  slots {first} to {first + slots - 1}: {slots}{requested}"
     yield f"  sums: {protection(terms)}"
+    if job.packets:
+        yield f"  packets: {job.packets}"
     named = {name: value for name, value in changed_fields(terms, JobTerms).items() if name not in LINE_TERMS}
     yield f"  terms: {', '.join(f'{name} {value}' for name, value in named.items()) or 'all as by default'}"
     if job.leaving:

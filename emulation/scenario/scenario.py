@@ -409,6 +409,8 @@ def _check_together(scenario: Scenario) -> None:
             f"{scenario.file}: [topology] priority_queues: {topology.priority_queues} is not possible; allowed: 0 "
             f"(everything in order) or {CLASSES} (one for each priority class)"
         )
+    if switch.authenticate == "on":
+        raise ScenarioError(f"{scenario.file}: [switch] authenticate: a scenario's switch has no keys; leave it out")
     if wrong := scenario_checks.fault(scenario):
         raise ScenarioError(f"{scenario.file}: {wrong}")
     if switch.streams * switch.window_slots > 65_536:

@@ -264,6 +264,8 @@ class JobStatus(JobFacts, frozen=True):
     """How many slots the job's own windows would be in all; 0: it runs below another switch, which knows."""
     leaving: str = ""
     """Why the job was asked to leave, or ""."""
+    packets: str = ""
+    """What authenticates its packets; "": it runs below another switch, which knows."""
 
 
 class StatusAnswer(msgspec.Struct, frozen=True, tag="status_answer"):

@@ -303,7 +303,8 @@ class ControlServer:
         counters = {**self._controller.counters, **self.counters}
         visible = self._visible_jobs(sender, query)
         held = () if self.leaf is None else self.leaf.held()
-        self._send(sender.identity, status_answer(self._controller, query, visible, snapshot, counters, held))
+        answer = status_answer(self._controller, query, visible, snapshot, counters, self.hops, held)
+        self._send(sender.identity, answer)
 
     def _visible_jobs(self, sender: ControlPeer, query: control_messages.StatusQuery) -> VisibleJobs:
         parent = self.leaf is not None and query.incarnation == self.leaf.secret()

@@ -36,8 +36,7 @@ class HopSecrets:
 
     def of(self, event: JobAdmitted, switch: str) -> bytes:
         """The secret of a switch and its children in a job; b"" if their packets have no tags. A generation has one."""
-        unable = any(share.offer is not None and not share.offer.tags for share in event.shares)
-        if event.terms.authenticate == OFF or self._encrypted or self._fault or unable:
+        if not self._tagged(event):
             return b""
         secret = self._drawn.setdefault(_key(event.job), secrets.token_bytes(SECRET_BYTES))
         return secret if switch == ROOT else secret_of_switch(secret, switch)
@@ -46,6 +45,16 @@ class HopSecrets:
         """The keys of a child of a switch, by its rank there; b"" if their packets have no tags."""
         secret = self.of(event, switch)
         return bytes(HopKeys.of(secret, rank)) if secret else b""
+
+    def protection(self, event: JobAdmitted) -> str:
+        """What authenticates a job's packets, in words."""
+        if self._encrypted:
+            return "encrypted"
+        return "a tag on each hop" if self._tagged(event) else "not authenticated"
+
+    def _tagged(self, event: JobAdmitted) -> bool:
+        unable = any(share.offer is not None and not share.offer.tags for share in event.shares)
+        return not (event.terms.authenticate == OFF or self._encrypted or self._fault or unable)
 
     def forget(self, job: JobConfig) -> None:
         """The job has ended."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from switchagg.controller.admission import Controller
 from switchagg.membership import Running, Waiting
 from transport.control import control_messages
+from transport.control.hop_secrets import HopSecrets
 from transport.control.snapshots import HostSnapshot
 
 
@@ -48,9 +49,11 @@ def status_answer(
     visible: VisibleJobs,
     snapshot: HostSnapshot,
     counters: dict[str, int],
+    hops: HopSecrets,
     held: tuple[Running, ...] = (),
 ) -> control_messages.StatusAnswer:
-    """The answer to a query. counters: of the control plane. held: the jobs of a switch below another."""
+    """The answer to a query. counters: of the control plane. hops: of the switch. held: the jobs of a switch below
+    another."""
     below = sum(stream.window_slots for running in held for stream in running.admitted.job.streams)
     return control_messages.StatusAnswer(
         token=query.token,
@@ -60,7 +63,11 @@ def status_answer(
         gathering=sum(1 for _ in controller.waiting()),
         details=visible.details,
         jobs=[
-            _job_status(running, snapshot if running.admitted.name == query.job else HostSnapshot())
+            _job_status(
+                running,
+                snapshot if running.admitted.name == query.job else HostSnapshot(),
+                "" if running in held else hops.protection(running.admitted),
+            )
             for running in visible.running
         ],
         waiting={
@@ -79,8 +86,8 @@ def status_answer(
     )
 
 
-def _job_status(running: Running, snapshot: HostSnapshot) -> control_messages.JobStatus:
-    """Slot versions: unfinished ones first."""
+def _job_status(running: Running, snapshot: HostSnapshot, packets: str) -> control_messages.JobStatus:
+    """Slot versions: unfinished ones first. packets: as of a JobStatus."""
     workers = running.admitted.job.workers
     views = sorted(snapshot.slots.items(), key=lambda item: len(item[1].ranks) == workers)
     return control_messages.JobStatus(
@@ -93,4 +100,5 @@ def _job_status(running: Running, snapshot: HostSnapshot) -> control_messages.Jo
         ],
         requested_slots=running.requested_slots,
         leaving=running.asked_to_leave,
+        packets=packets,
     )

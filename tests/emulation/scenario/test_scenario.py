@@ -117,6 +117,7 @@ def test_whole_floats_are_integers() -> None:
         ),
         ("[switch]\nelements = 364\n", r"elements: 364 does not fit \[topology\] mtu_bytes = 1500; allowed: 32 … 363"),
         ("[topology]\npriority_queues = 4\n", r"priority_queues: 4 is not possible; allowed: 0 .* or 8"),
+        ('[switch]\nauthenticate = "on"\n', r"\[switch\] authenticate: a scenario's switch has no keys"),
         ("[switch]\nwindow_slots = 16384\nstreams = 5\n", r"at most 65536 slots"),
         (
             '[topology]\ncongestion_control = "fast"\n',

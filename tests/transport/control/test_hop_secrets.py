@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emulation.cli.switch_status import status_lines
 from switchagg.errors import JobError
+from transport.control.control_client import query_status
 from transport.control.hop_secrets import HopSecrets
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
@@ -64,6 +66,11 @@ def test_packets_have_tags_where_keys_are_and_the_link_needs_them(keys: Keys, li
             add(ranks)
             assert [rank.authenticated for rank in ranks] == [said != "off"] * 2
             assert ["drop_unauthenticated" in rank.counters for rank in ranks] == [tags] * 2
+            (job,) = query_status(daemon.control_endpoint, keys=keys).jobs
+            assert job.packets == (
+                "a tag on each hop" if tags else "encrypted" if said == "on" else "not authenticated"
+            )
+            assert f"  packets: {job.packets}" in status_lines(query_status(daemon.control_endpoint, keys=keys))
 
 
 def test_without_keys_packets_have_no_tags_and_on_is_refused(keys: Keys) -> None:
