@@ -239,6 +239,8 @@ def codec_notes(scenario: Scenario, method: MethodName) -> list[str]:
     if spec is None:
         hook = f"PyTorch's {method.codec} hook codes what DDP sums, and divides before it sums; nothing else."
         return [hook] if method.codec else []
+    if spec.exact:
+        return [f"Codec {method.codec}: sums of floats travel by it, whatever their size; all else as without it."]
     least = f"fewer than {spec.least} values, " if spec.least and spec.lossy else ""
     notes = [f"Codec {method.codec}: float32 travels by it; sums of {least}float64 and integers as without it."]
     if scenario.asynchronous(method):
@@ -257,6 +259,8 @@ def same_bits(scenario: Scenario, method: MethodName, environment: Mapping[str, 
     """
     spec = method.spec if method.codec or not method.in_packets else parse_codec(FIXED_POINT.name)
     codec = spec and spec.row_codec
+    if spec is not None and spec.exact and not scenario.asynchronous(method):
+        return str(spec), 0  # whatever the packets, the schedule and the buckets
     alone = method.schedule or scenario.workload.synchronisation or scenario.asynchronous(method)
     if spec is None or codec is None or alone:
         return None

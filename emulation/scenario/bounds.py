@@ -148,7 +148,7 @@ def coded_share(name: MethodName, dtype: str, elements: int, workers: int, tag_e
     rows = codec if isinstance(codec, Codec) else None
     if name.in_packets:
         return share_of_chunks(kind, elements, rows or FIXED_POINT, tag_elements, workers)
-    if name.method == "gloo" and name.codec:
+    if name.is_hook:
         return kind.itemsize / 2 if kind.kind == "f" else 1.0
     return share_of_rounds(kind, elements - tag_elements, rows) if rows and kind in rows.dtypes else 1.0
 

@@ -370,7 +370,7 @@ def _synchronisation(scenario: Scenario) -> str:
     if kind.parallel != DDP:
         return f"{where} [workload] name = '{kind.name}', whose ranks share a model; allowed: each its own"
     for method in scenario.methods.mininet:
-        hooked = method.method == "gloo" and method.codec  # the hook is DDP's, so it sees gradients alone
+        hooked = method.is_hook  # the hook is DDP's, so it sees gradients alone
         if method.schedule or hooked or (method.method == "ps" and scenario.ps != ParameterServer()):
             allowed = "methods without a schedule, gloo without a codec, [ps] as it is by default"
             return f"{where} [methods] mininet: {method}; allowed: {allowed}"

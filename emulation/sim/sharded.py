@@ -173,7 +173,9 @@ class ProgramRank(RankClock):
 
     def _start(self, kind: Kind, unit: str, array: Array) -> UnitTransfer:
         transfer = UnitTransfer(kind, unit, array, self._network.now_ns)
-        self._training.simulation.launch(self._rank, array, "sum", partial(self._ended, transfer), kind=kind)
+        simulation = self._training.simulation
+        op = "avg" if kind == "reduce_scatter" and simulation.divides else "sum"
+        simulation.launch(self._rank, array, op, partial(self._ended, transfer), kind=kind)
         return transfer
 
     def _ended(self, transfer: UnitTransfer) -> None:
@@ -292,7 +294,8 @@ class ShardedRank(ProgramRank):
 
     def _keep_reduced(self, transfer: UnitTransfer) -> None:
         gradient = own_shard(transfer.array, self._rank, self._training.workers)
-        gradient /= self._training.workers
+        if not self._training.simulation.divides:
+            gradient /= self._training.workers
         self.shards.set_gradient(transfer.unit, gradient)
 
     def _gather(self, unit: str) -> UnitTransfer:

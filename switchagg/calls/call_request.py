@@ -2,12 +2,14 @@
 
 import math
 from operator import index
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
-from switchagg.codecs.array_codec import Tensor, Tensors
+import numpy as np
+
+from switchagg.codecs.array_codec import SumTerms, Tensor, Tensors
 from switchagg.codecs.codec import Array
 from switchagg.codecs.compression import Compression
-from switchagg.description import ROOTED, CallSignature, Kind, shard_range
+from switchagg.description import REQUESTED_OPS, ROOTED, CallSignature, Kind, requested_op_index, shard_range
 
 
 class CallRequest(NamedTuple):
@@ -38,13 +40,25 @@ class CallRequest(NamedTuple):
     unit: int = 1
     """Values of the array that belong to the same rank's shard: 2 for the floats of complex numbers."""
 
+    @property
+    def terms(self) -> SumTerms:
+        """What the caller wants of a sum, for codecs. The numbers of a call that codecs may see are whole numbers."""
+        return SumTerms(cast(Kind, self.kind), self.op, REQUESTED_OPS[self.requested_op][1], self.unit)
+
+    def rounded_to(self, dtype: "np.dtype[Any]") -> "CallRequest":
+        """The call of an array that travels in a wider type than its own, which is this one."""
+        return self._replace(requested_op=self.requested_op or requested_op_index(self.op, dtype.name, self.op))
+
     def signature_of(self, array: Array) -> CallSignature:
         """The facts of this call that the ranks compare."""
         if self.signature is not None:
             return self.signature
         root = self.root if self.kind in ROOTED else 0
         requested_op = self.requested_op if self.kind == "allreduce" else 0
-        return CallSignature(cast(Kind, self.kind), self.op, array.dtype, len(array), root, requested_op)
+        op = self.op
+        if op == "avg":
+            op, requested_op = "sum", requested_op or requested_op_index("avg", array.dtype.name, "sum")
+        return CallSignature(cast(Kind, self.kind), op, array.dtype, len(array), root, requested_op)
 
     def result_of(self, array: Array, rank: int, workers: int) -> Array | None:
         """The value to which the future of this call of an array resolves."""

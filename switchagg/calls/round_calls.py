@@ -70,17 +70,18 @@ class RoundCoding:
 
     def codes(self, request: CallRequest, array: Array) -> bool:
         """Whether a call of this array has rounds."""
-        if request.kind not in COMBINING or request.op != "sum":
+        if request.kind not in COMBINING or request.op not in ("sum", "avg"):
             return False
         by_rows = self.in_plain_rounds and self.compression.spec.codes_rows(array.dtype, len(array))
-        return by_rows or self._remembered(request, array)
+        return (by_rows and request.op == "sum") or self._remembered(request, array)
 
     def rounds(self, request: CallRequest, array: Array) -> tuple[int, Iterator[Reduction]]:
         """The key of the first round, and the rounds of a call that has them. Raises ValueError for tensors that can't
         be summed."""
         compression, keys, workers = self.compression, self.keys, self.compression.workers
         if self._remembered(request, array):
-            steps = compression.rounds(array, tensors_of(array, request, compression), keys.keyless_calls)
+            tensors = tensors_of(array, request, compression)
+            steps = compression.rounds(array, tensors, keys.keyless_calls, request.terms)
             key, random = keys.of(request.key)
             if self.in_plain_rounds:
                 steps = plain_rounds(steps, self.elements, workers, random, self.begin)
@@ -94,9 +95,9 @@ class RoundCoding:
     def _remembered(self, request: CallRequest, array: Array) -> bool:
         """Whether the codec sees the whole array, or remembers what it has lost."""
         codec = self.compression
-        if request.kind != "allreduce" or not (codec.remembers or codec.stepwise):
+        if not (codec.remembers or codec.stepwise):
             return False
-        return codec.takes(array.dtype, len(array), request.tensors is not None)
+        return codec.takes(array.dtype, len(array), request.tensors is not None, request.terms)
 
 
 CallT = TypeVar("CallT")

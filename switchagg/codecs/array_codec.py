@@ -62,9 +62,9 @@ class Reduction(NamedTuple):
 class SumTerms(NamedTuple):
     """What callers want of a sum; a codec says which of it it can (`ArrayCodec.sums`).
 
-    kind: "allreduce", or "reduce_scatter": this rank needs the sums of its own shard alone. op: "sum" or "avg". target:
-    the type that results are rounded to, "bfloat16" and "float16" in arrays of float32; "": the array's. unit: values
-    that lie in the same shard, as of a `CallRequest`.
+    kind: "reduce_scatter": this rank needs the sums of its own shard alone; of others it gets all. op: "sum" or "avg".
+    target: the type that results are rounded to, "bfloat16" and "float16" in arrays of float32; "": the array's. unit:
+    values that lie in the same shard, as of a `CallRequest`.
     """
 
     kind: Kind = "allreduce"
@@ -120,12 +120,16 @@ class ArrayCodec(ABC):
         return ""
 
     def sums(self, terms: SumTerms) -> bool:
-        """Whether it can sum by these terms."""
-        return terms == SUM
+        """Whether it can sum by these terms; it rounds to no type but the array's."""
+        return (terms.kind, terms.op) == ("allreduce", "sum")
 
     @abstractmethod
     def moved(self, values: int, workers: int) -> Mapping[Kind, float]:
         """About how many bytes the arrays of each kind of collective have, for a long array of so many values."""
+
+    def typical(self, values: int) -> Array:
+        """So many values of which as many bytes travel as `moved` says; of most codecs they do of zeros."""
+        return np.zeros(values, np.float32)
 
     def bits(self, workers: int) -> float:
         """Bits that a rank sends for each value of a long array, those included that say which values they are."""

@@ -64,7 +64,7 @@ class Compression:
         codec = self.spec.codec
         if isinstance(codec, ArrayCodec) and not (dtype in codec.dtypes and codec.sums(terms)):
             return False
-        if isinstance(codec, Codec) and (dtype != FLOAT32 or terms != SUM):
+        if isinstance(codec, Codec) and (dtype != FLOAT32 or terms.kind != "allreduce"):
             return False
         return not self._is_short(values) or (named and self.spec.momentum > 0)
 
@@ -75,7 +75,7 @@ class Compression:
         all ranks; read only without tensors. Raises ValueError at once for tensors that don't fit or are missing, or
         whose last sum hasn't ended; `close` an iterator that isn't run to its end.
         """
-        if tensors is None:
+        if tensors is None or not (self.spec.lossy or self.remembers):
             if self.remembers:
                 raise ValueError(
                     f"codec {self} remembers what each parameter lost: name them by tensors=, or give the call a key"
@@ -85,6 +85,11 @@ class Compression:
         self._check(parts, len(array))
         self._summing.update(tensor.name for tensor in parts)
         return self._named(array, parts, terms)
+
+    def make_typical(self, array: Array) -> None:
+        """Replace zeros by values of which as many bytes travel as `ArrayCodec.moved` says."""
+        if isinstance(self.spec.codec, ArrayCodec):
+            array[:] = self.spec.codec.typical(len(array))
 
     def rescale(self, factor: float, names: Collection[str] | None = None) -> None:
         """The learning rate has changed; factor: the old one / the new one. Residuals are in units of the rate.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from switchagg.codecs import ARRAY_CODECS, CODECS, names
-from switchagg.codecs.array_codec import ArrayCodec
+from switchagg.codecs.array_codec import ArrayCodec, SumTerms
 from switchagg.codecs.codec import Codec
 from switchagg.option_syntax import choices, count, decimal, describe, option, parse
 
@@ -46,6 +46,16 @@ class CodecSpec:
     def lossy(self) -> bool:
         """Error feedback has something to do."""
         return self.codec.lossy
+
+    @property
+    def exact(self) -> bool:
+        """Sums are what they must be, whatever carries them: none goes another way, however short its array."""
+        return isinstance(self.codec, ArrayCodec) and not self.lossy
+
+    @property
+    def divides(self) -> bool:
+        """The codec makes means, too, of any kind of sum."""
+        return isinstance(self.codec, ArrayCodec) and self.codec.sums(SumTerms(op="avg"))
 
     @property
     def warning(self) -> str:
@@ -124,6 +134,9 @@ def parse_codec(text: str) -> CodecSpec:
         codec = CODECS[name]
     else:
         raise ValueError(f"codec '{name[:60]}' is unknown{choices(name, (*names(), *ARRAY_CODECS))}")
+    left_out = next((word for word in common if word.partition("=")[2] != "0"), "")
+    if left_out and isinstance(codec, ArrayCodec) and not codec.lossy:
+        raise ValueError(f"codec {name}: every sum goes through it, so it takes no {left_out[:60]}")
     read = parse("codec", ":".join(filter(None, ("codec", ",".join(common)))), {"codec": _Common})
     momentum = _momentum(codec, feedback) if read.momentum is None else read.momentum
     spec = CodecSpec(codec, feedback, read.least, read.warmup, momentum)

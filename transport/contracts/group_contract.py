@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from switchagg.calls.call_request import CallRequest
 from switchagg.codecs.array_codec import Tensors
 from switchagg.codecs.compression import Compression
+from switchagg.description import Kind
 
 Array = NDArray[Any]
 Matching = Literal["key", "class", "order"]
@@ -101,11 +102,15 @@ class AllreduceGroup(Protocol):
 class Group(AllreduceGroup, Protocol):
     """All collectives. `open_group` returns a group; it is also a context manager, which closes it.
 
-    row: floats of a call share an exponent within so many values from the array's begin; 1 where they don't.
+    row: floats of a call share an exponent within so many values from the array's begin; 1 where they don't. means:
+    kinds of calls that also have op "avg", of floats: partial sums divide by the ranks in them, exact sums round once.
     """
 
     @property
     def row(self) -> int: ...
+
+    @property
+    def means(self) -> tuple[Kind, ...]: ...
 
     def reduce_scatter(
         self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0

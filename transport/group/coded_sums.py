@@ -13,7 +13,7 @@ from typing import Any
 from switchagg.calls.call_request import CallRequest
 from switchagg.calls.round_calls import KEYS, Ended, RoundCalls, RoundCoding
 from switchagg.codecs.array_codec import Reduction
-from switchagg.description import COMBINING
+from switchagg.description import COMBINING, requested_op_index
 from transport.contracts.group_contract import Array
 from transport.group.staging import SWITCH, Staged, stage
 from transport.worker.codec_thread import CodecThread, ended_future, pass_on
@@ -38,15 +38,15 @@ class CodedSums:
     def staged(self, request: CallRequest, array: Array) -> Staged | None:
         """The values that are coded in place of an array: floats as a switch takes them; None if the call isn't coded.
 
-        Raises ValueError for a mean, and a key that is too large.
+        Raises ValueError for a mean that the codec can't make, and a key that is too large.
         """
         if array.dtype.kind not in "fc" or request.kind not in COMBINING or request.op == "max":
             return None
-        if request.op != "sum":
+        if request.op != "sum" and not self._coding.compression.spec.divides:
             raise ValueError(f"op {request.op}: codec {self._codec} only sums")
         if request.key is not None and not 0 <= request.key < KEYS:
             raise ValueError(f"key {request.key}: 0 to {KEYS - 1} with a codec")
-        staged = stage(array, request.op, SWITCH, f"codec {self._codec}")
+        staged = stage(array, "sum", SWITCH, f"codec {self._codec}")
         return staged if self._coding.codes(request, staged.wire) else None
 
     def sum(self, request: CallRequest, staged: Staged, result: object) -> "Future[Any]":
@@ -54,7 +54,8 @@ class CodedSums:
         that can't be summed."""
         key, rounds = self._coding.rounds(request._replace(unit=staged.unit), staged.wire)
         future, ended = ended_future(result, staged.restore)
-        first_round = request._replace(key=key, tensors=None)
+        requested_op = request.requested_op or requested_op_index(request.op, staged.wire.dtype.name, "sum")
+        first_round = request._replace(key=key, tensors=None, requested_op=requested_op)
         self._thread.later(partial(self._rounds.step, first_round, 0, rounds, ended))
         return future
 
@@ -65,5 +66,5 @@ class CodedSums:
     def _begin_round(self, request: CallRequest, number: int, reduction: Reduction | None, ended: Ended) -> None:
         assert reduction is not None
         assert request.key is not None
-        step = request._replace(kind=reduction.kind, op=reduction.op, key=request.key + number)
+        step = request._replace(kind=reduction.kind, op=reduction.op, key=request.key + number, root=0, unit=1)
         self._begin(step, reduction.array).add_done_callback(partial(pass_on, ended))

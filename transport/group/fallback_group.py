@@ -26,7 +26,7 @@ from switchagg.join import TIMEOUT_NS_MAX
 from switchagg.priority import BEST_EFFORT, class_of
 from transport.contracts.group_contract import Array, Group, Matching
 from transport.group.group_base import GroupBase
-from transport.group.staging import SWITCH, checked, conversion_of
+from transport.group.staging import SWITCH, checked, conversion_of, ops_of
 from transport.group.switch_group import SwitchGroup
 from transport.meshes.mesh_opening import BoundPlace
 from transport.worker.codec_thread import ended_future, pass_on
@@ -84,6 +84,7 @@ class FallbackGroup(GroupBase):
         super().__init__()
         options = paths.options
         self.row = options.terms.resolved(options.packet_elements).room
+        self.means = COMBINING if options.codec_spec.divides else ()
         self.classes = tuple(sorted({class_of(priority) for priority in options.priorities or (BEST_EFFORT,)}))
         self._lock = threading.RLock()  # guards all of the following; around what must be in order of number
         self._calls = dict.fromkeys(self.classes, 0)
@@ -166,9 +167,9 @@ class FallbackGroup(GroupBase):
     def submit(self, request: CallRequest, array: Array) -> "Future[Any]":
         """See `GroupBase`: begun where its number belongs, or held while the ranks agree on that."""
         self._require_process()
-        request = checked(request, array, self.workers)
+        request = checked(request, array, self.workers, ops_of(request.kind, array.dtype, self.means))
         if request.kind in COMBINING:  # a call that every path refuses gets no number
-            conversion_of(array.dtype, request.op, SWITCH, "the switch")
+            conversion_of(array.dtype, "sum" if request.op == "avg" else request.op, SWITCH, "the switch")
         lane = min(self.classes, key=lambda priority: (abs(priority - request.priority), priority))
         with self._lock:
             number = self._calls[lane]

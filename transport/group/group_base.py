@@ -8,6 +8,7 @@ import numpy as np
 
 from switchagg.calls.call_request import CallRequest
 from switchagg.codecs.array_codec import Tensors
+from switchagg.description import Kind
 from switchagg.errors import SwitchaggError
 from transport.contracts.group_contract import Array
 
@@ -18,6 +19,7 @@ class GroupBase:
     job: str
     rank: int
     workers: int
+    means: tuple[Kind, ...] = ()
 
     def __init__(self) -> None:
         self._pid = os.getpid()

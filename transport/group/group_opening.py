@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from switchagg.calls.call_request import CallRequest
-from switchagg.codecs import FIXED_POINT
 from switchagg.codecs.spec import CodecSpec, parse_sums
 from switchagg.description import Kind
 from switchagg.errors import JobError
@@ -244,8 +243,8 @@ def open_fallback_group(
         raise JobError(f"option fallback: {error}") from None
     if name.method not in host_methods() or name.codec or name.schedule:
         raise JobError(f"option fallback '{fallback}': one of {', '.join(host_methods())}, perhaps with a link")
-    if options.codec != FIXED_POINT.name:
-        raise JobError(f"option fallback: with codec {FIXED_POINT.name} alone; {options.codec} has a memory of its own")
+    if options.codec_spec.lossy or options.codec_spec.warmup:
+        raise JobError(f"option fallback: with a codec that loses nothing; {options.codec} has a memory of its own")
     if options.keys and not LINKS[name.link].keys:
         raise JobError(
             f"option fallback: {name.link} does not encrypt and the switch has keys; use {name.method}@zeromq"

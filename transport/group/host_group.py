@@ -12,6 +12,7 @@ from switchagg.calls.call_request import CallRequest
 from switchagg.calls.round_calls import Ended, RoundCoding, RoundKeys
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import CodecSpec
+from switchagg.description import COMBINING
 from switchagg.errors import AggregationFailed
 from switchagg.native.native_codec import begin_in_c
 from switchagg.native.native_exact import in_c
@@ -21,7 +22,7 @@ from transport.collectives.collective_party import CollectiveParty
 from transport.contracts.group_contract import Array, Matching
 from transport.group.coded_sums import CodedSums
 from transport.group.group_base import GroupBase
-from transport.group.staging import Staged, checked
+from transport.group.staging import Staged, checked, ops_of
 from transport.meshes.mesh import Mesh, Party
 from transport.meshes.mesh_loop import CREDIT_BYTES, MeshLoop
 from transport.worker.codec_thread import ended_future
@@ -116,6 +117,7 @@ class HostGroup(GroupBase):
         coding = RoundCoding(compression, RoundKeys(self.rank, seed), elements, begin_in_c)
         self._coded = CodedSums(self._plain, self._abandon, coding)
         self.compression = compression if spec.lossy or compression.stepwise else None
+        self.means = COMBINING if compression.spec.divides else ()
         self.row = elements if spec.row_codec is not None else 1
 
     def set_credit(self, credit_bytes: int | None) -> None:
@@ -146,7 +148,8 @@ class HostGroup(GroupBase):
 
     def _staged(self, request: CallRequest, array: Array) -> tuple[CallRequest, Staged]:
         """The request to the party and its array. Raises ValueError for what this method can't do."""
-        return checked(request, array, self.workers), Staged(array, request.op, None)
+        ops = ops_of(request.kind, array.dtype, self.means)
+        return checked(request, array, self.workers, ops), Staged(array, request.op, None)
 
     def _tell(self, failure: str) -> threading.Event:
         """End the job on all ranks for this reason; set once that is on its way."""

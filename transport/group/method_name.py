@@ -236,7 +236,8 @@ def links_of(method: str) -> tuple[str, ...]:
 
 
 GLOO_CODECS = ("bf16", "fp16")
-"""The codecs that `gloo~` takes: PyTorch's own compress hooks, which have Gloo sum 16-bit floats."""
+"""PyTorch's own compress hooks as codecs of `gloo~`: they have Gloo sum 16-bit floats. It also takes codecs whose sums
+are exact."""
 
 
 @dataclass(frozen=True)
@@ -259,10 +260,20 @@ class MethodName:
 
     @property
     def spec(self) -> "CodecSpec | None":
-        """The codec and what surrounds it; None without one, and for gloo's."""
+        """The codec and what surrounds it; None without one, and for PyTorch's own hooks."""
         from switchagg.codecs.spec import parse_codec  # every codec: not for those who use none
 
-        return parse_codec(self.codec) if self.codec and self.method != "gloo" else None
+        return parse_codec(self.codec) if self.codec and not self.is_hook else None
+
+    @property
+    def is_hook(self) -> bool:
+        """Whether it is Gloo with a hook of PyTorch's own: it codes what DDP sums."""
+        return self.method == "gloo" and self.codec in GLOO_CODECS
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether PyTorch's own process group carries all of it."""
+        return self.method == "gloo" and self.spec is None
 
     @property
     def look(self) -> MethodStyle:
@@ -325,9 +336,13 @@ def _codec(method: str, text: str) -> tuple[str, str, str]:
         raise ValueError(f"method {method} sends float32 and loses some of it: it takes no codec")
     codec, plus, rest = text.partition("+")
     if method == "gloo":
-        if text not in GLOO_CODECS:
-            hooks = f"PyTorch's own hooks alone: {', '.join(GLOO_CODECS)}, without feedback and schedule"
-            raise ValueError(f"method gloo: codec '{_shortened(text)}' is none of its; allowed: {hooks}")
+        from switchagg.codecs import ARRAY_CODECS
+
+        exact = [name for name, array_codec in ARRAY_CODECS.items() if not array_codec.lossy]
+        if text not in (*GLOO_CODECS, *exact):
+            hooks = f"PyTorch's own hooks: {', '.join(GLOO_CODECS)}"
+            words = f"{', '.join(exact)}, or {hooks}, without feedback and schedule"
+            raise ValueError(f"method gloo: codec '{_shortened(text)}' is none of its; allowed: {words}")
         return codec, plus, rest
     if plus and rest.partition("+")[0] in FEEDBACK:
         feedback, plus, rest = rest.partition("+")

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from switchagg.calls.call_request import CallRequest, with_integers
+from switchagg.description import COMBINING
 from transport.contracts.group_contract import Array
 
 Restore = Callable[[], None]
@@ -75,9 +76,16 @@ def checked(request: CallRequest, array: Array, workers: int, ops: Collection[st
     if dtype.kind not in "biufc" or not dtype.isnative:
         raise ValueError(f"dtype {dtype}: numbers of this machine's byte order")
     request = with_integers(request)
+    if dtype == np.float16 and request.kind in COMBINING:
+        request = request.rounded_to(dtype)
     if not 0 <= request.root < workers:
         raise ValueError(f"root {request.root}: 0 to {workers - 1}")
     return request
+
+
+def ops_of(kind: str, dtype: "np.dtype[Any]", means: Collection[str]) -> tuple[str, ...]:
+    """The operations of a group on an array. means: as of `Group`."""
+    return ("sum", "max", "avg") if kind in means and dtype.kind in "fc" else ("sum", "max")
 
 
 class Staged(NamedTuple):

@@ -18,7 +18,7 @@ from switchagg.calls.call_request import CallRequest
 from switchagg.description import COMBINING
 from transport.contracts.group_contract import Array, Matching
 from transport.group.group_base import GroupBase
-from transport.group.staging import SWITCH, Staged, checked, stage
+from transport.group.staging import SWITCH, Staged, checked, ops_of, stage
 from transport.worker.codec_thread import ended_future, pass_on
 from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
@@ -30,7 +30,7 @@ class SwitchGroup(GroupBase):
     `staging` says as which type each type travels. float32 and float64 have the error bound of
     `switchagg.codecs.fixed_point`; any NaN makes a maximum NaN; there are no maxima of 64 bits. With partial sums
     allreduce also takes "avg" of floats: the mean of the ranks in each chunk (Q6). priority: the nearest class that the
-    session's streams have. partial: whether sums of all ranks may lack some (Q1).
+    session's streams have.
     """
 
     method = "switch"
@@ -41,7 +41,11 @@ class SwitchGroup(GroupBase):
         super().__init__()
         self._session, self.job = session, session.name
         self.compression = session.compression
-        self.classes, self.row, self.partial = session.classes, session.job.room, session.job.partial
+        self.classes, self.row = session.classes, session.job.room
+        if self.compression is not None and self.compression.spec.divides:
+            self.means = COMBINING
+        elif session.job.partial:
+            self.means = ("allreduce",)
 
     @classmethod
     def join(
@@ -58,8 +62,8 @@ class SwitchGroup(GroupBase):
 
     def submit(self, request: CallRequest, array: Array) -> "Future[Any]":
         """See `GroupBase`."""
-        mean = request.kind == "allreduce" and request.op == "avg" and self.partial and array.dtype.kind == "f"
-        request = checked(request, array, self.workers, ("sum", "max", "avg") if mean else ("sum", "max"))
+        request = checked(request, array, self.workers, ops_of(request.kind, array.dtype, self.means))
+        mean = request.op == "avg"
         if request.kind in COMBINING:
             staged = stage(array, "sum" if mean else request.op, SWITCH, "the switch")
         else:

@@ -15,14 +15,14 @@ from torch.autograd import profiler
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
 
 from switchagg.codecs.compression import Compression
-from switchagg.description import CallSignature, Kind
-from switchagg.errors import JobError
+from switchagg.description import COMBINING, CallSignature, Kind
 from switchagg.job import MAX_CHILDREN
 from transport.contracts.group_contract import Group
 from transport.group.method_name import MethodName
 from transport.torch.calls.contiguous import ContiguousCopies
 from transport.torch.calls.reducer import Reducer
 from transport.torch.calls.tensor_layout import (
+    LINEAR,
     GroupCall,
     RankContext,
     ReduceOperation,
@@ -36,7 +36,8 @@ from transport.torch.calls.tensor_layout import (
 )
 from transport.torch.calls.work import SwitchWork, TimeoutWork
 from transport.torch.collectives import GLOO, Collectives, Forward, TrafficCounts, leave_out_of_graphs
-from transport.torch.rendezvous import Rendezvous, SwitchOptions, start_name
+from transport.torch.gloo import gloo_devices, make_gloo
+from transport.torch.rendezvous import METHOD_VARIABLE, Rendezvous, SwitchOptions, start_name
 
 logger = logging.getLogger(__name__)
 
@@ -71,33 +72,6 @@ def _join(*args: Any, **kwargs: Any) -> Group:
     return SwitchGroup.join(*args, **kwargs)
 
 
-_devices: "weakref.WeakValueDictionary[tuple[Any, ...], Any]" = weakref.WeakValueDictionary()
-
-
-def _device(**where: str) -> Any:
-    """Gloo's device there, which all groups of this process share: it has a thread and sockets of its own."""
-    key = (os.getpid(), *where.items())
-    if (device := _devices.get(key)) is None:
-        make: Any = dist.ProcessGroupGloo
-        device = _devices[key] = make.create_device(**where)
-    return device
-
-
-def _gloo_devices(options: SwitchOptions) -> list[Any]:
-    """On the network of the switch or of MASTER_ADDR, unless GLOO_SOCKET_IFNAME names others; [] for Gloo's own choice.
-
-    By itself Gloo takes the address of the host's name, which may be 127.0.1.1 (Debian): other hosts can't connect, one
-    rank gets an error that names 127.0.0.1, the others wait.
-    """
-    if names := os.environ.get("GLOO_SOCKET_IFNAME"):
-        return [_device(interface=name) for name in names.split(",")]
-    try:
-        return [_device(hostname=options.network_address())]
-    except JobError as error:
-        logger.info("switchagg: Gloo chooses its own address: %s", error)
-        return []
-
-
 class SwitchProcessGroup(Collectives):
     """Collectives through the switch, or by a host method; Gloo does the others. traffic: calls and bytes by path.
 
@@ -117,13 +91,12 @@ class SwitchProcessGroup(Collectives):
         join: Callable[..., Group] = _join,
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # stub lacks this constructor
-        job = start_name(store, rank, size, timeout.total_seconds()) if size > 1 else ""
+        job = start_name(store, rank, size, timeout.total_seconds())
         store = PrefixStore(job, store)  # Gloo would take addresses of ranks that died before a restart
-        make: Any = dist.ProcessGroupGloo
-        how = make._Options()
-        self._devices = _gloo_devices(options) if size > 1 else []  # kept, or the next group would make them anew
-        how._timeout, how._devices = timeout, self._devices
-        gloo = make(store, rank, size, how) if self._devices else make(store, rank, size, timeout)
+        self._devices = (
+            gloo_devices(options.network_address) if size > 1 else []
+        )  # kept, or the next group would make them anew
+        gloo = make_gloo(store, rank, size, timeout, self._devices)
         # Gloo's dispatcher: it has every operation under the old and the new names, whatever PyTorch's version. Calling
         # our own base class instead would come back to our overrides.
         self._gloo = ProcessGroup(store, rank, size)
@@ -133,8 +106,10 @@ class SwitchProcessGroup(Collectives):
                 group._register_backend(torch.device(device), ProcessGroup.BackendType.GLOO, gloo)
         gloo._set_sequence_number_for_group()
         self._method = options.name
-        most = {"switch": MAX_CHILDREN, "gloo": 0}.get(self._method.method, size)
-        self._switchable = 1 < size <= most
+        spec = self._method.spec
+        self._exact = spec is not None and spec.exact
+        most = {"switch": MAX_CHILDREN, "gloo": size if self._exact else 0}.get(self._method.method, size)
+        self._switchable = (0 if self._exact else 1) < size <= most
         self.rendezvous = rendezvous = Rendezvous(store, rank, size, job, options, timeout.total_seconds(), join)
         self._what = f"switchagg group {name} (job {job or 'none'}, rank {rank} of {size})"
         self._warned = False
@@ -161,6 +136,11 @@ class SwitchProcessGroup(Collectives):
             replace(self.rendezvous, timeout_s=self._limit_s()).agree()
             self._agreed = True
         if not self._switchable:
+            if self._exact:
+                raise dist.DistBackendError(
+                    f"{self._what}: {self.size()} workers are more than a switch's {MAX_CHILDREN}, and codec exact "
+                    f"lets no sum go another way: {METHOD_VARIABLE}=ring~exact"
+                )
             if self.rank() == 0 and not self._warned and self._method.method != "gloo":
                 n = self.size()
                 reason = "it has one worker" if n == 1 else f"{n} workers are more than a switch's {MAX_CHILDREN}"
@@ -198,11 +178,16 @@ class SwitchProcessGroup(Collectives):
             except Exception as error:
                 self.reducer.fail(error)
             else:
-                able = joined and (kind == "allreduce" or self._method.method != "ps")
+                able = joined and self._carries(kind, op, tensors)
                 able = able and all(t.device.type in DEVICES and t.layout == torch.strided for t in tensors)
                 calls = build(self.reducer.ranks()) if able else None
                 parts = compared(calls, self.reducer.ranks()) if calls else []
                 if calls is None:
+                    if self._exact and _sums_floats(kind, op, tensors):
+                        raise TypeError(
+                            f"{kind} ({op.name}) of {tensors[0].dtype}: codec exact sums dense tensors of float32, "
+                            "float64, bfloat16, float16 in memory, or on CUDA devices; give such a tensor"
+                        )
                     if results and results[0].layout == torch.strided:
                         refuse_type(kind, op, results[0].dtype)
                     seen = (
@@ -224,6 +209,13 @@ class SwitchProcessGroup(Collectives):
             return begin()
         inputs = [tensor for part in parts for tensor, _ in part.gives]
         return _profiled(begin, kind, inputs or tensors)
+
+    def _carries(self, kind: Kind, op: ReduceOperation, tensors: list[torch.Tensor]) -> bool:
+        """Whether the group has such calls. Of exact sums no method leaves any to Gloo."""
+        method = self._method.method
+        if method not in ("ps", "gloo") or (kind == "allreduce" and method == "ps"):
+            return True
+        return self._exact and _sums_floats(kind, op, tensors)
 
     @property
     def method(self) -> MethodName:
@@ -317,6 +309,11 @@ class SwitchProcessGroup(Collectives):
 
 
 leave_out_of_graphs(SwitchProcessGroup)
+
+
+def _sums_floats(kind: Kind, op: ReduceOperation, tensors: list[torch.Tensor]) -> bool:
+    floats = any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
+    return kind in COMBINING and op.name in LINEAR and floats
 
 
 def _limit_s(gloo: Any) -> float:

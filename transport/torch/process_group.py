@@ -16,7 +16,7 @@ from switchagg.errors import AggregationFailed
 from transport.contracts.group_contract import Array, Matching
 from transport.group.staging import checked
 
-_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "avg": dist.ReduceOp.AVG}
 
 
 class TorchGroup:
@@ -60,7 +60,7 @@ class TorchGroup:
         tensors: Tensors | None = None,
     ) -> "Future[Any]":
         """See `AllreduceGroup`. key and priority aren't read."""
-        request = checked(CallRequest("allreduce", op, key, priority, tensors=tensors), array, self.workers)
+        request = checked(CallRequest("allreduce", op, key, priority, tensors=tensors), array, self.workers, _OPS)
         future: Future[Any] = Future()
         if self._closed:
             self._fail(RuntimeError("the group was closed"), future)
@@ -108,7 +108,7 @@ class TorchGroup:
 
     def _begin(self, request: CallRequest, array: torch.Tensor) -> Any:
         if request.tensors is not None and self.compression is not None:
-            return self._group.allreduce_tensors(array, request.tensors)
+            return self._group.allreduce_tensors(array, request.tensors, _OPS[request.op])
         options = dist.AllreduceOptions()
         options.reduceOp = _OPS[request.op]  # type: ignore[assignment]  # stub: ReduceOp, but its values are RedOpType
         return self._group.allreduce([array], options)

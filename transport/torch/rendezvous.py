@@ -17,10 +17,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from switchagg.codecs import FIXED_POINT
 from switchagg.errors import JobError
@@ -330,9 +331,10 @@ class Rendezvous:
         Raises DistBackendError, on all ranks, if any couldn't join for another reason, or didn't come within the
         group's timeout; it names the rank.
         """
-        options = self.options
+        options, by_gloo = self.options, self.method.method == "gloo"
         token = "" if self.rank or options.token or options.token_file else new_token()
-        place, here = (None, token) if self.method.is_switch and not options.fallback else self._bind(token)
+        no_place = by_gloo or (self.method.is_switch and not options.fallback)
+        place, here = (None, token) if no_place else self._bind(token)
         # The switch's patience is short, the group's is not: a rank may legitimately come here minutes later.
         try:
             places = self._exchange(f"{self.job}/{lane}/here", here, self.timeout_s)
@@ -344,6 +346,8 @@ class Rendezvous:
         with self._watch_peers(outcomes_key) as peer_failed:
             if self.method.is_switch:
                 outcome, session = self._try(lane, place, places, peer_failed)
+            elif by_gloo:
+                outcome, session = JOINED, self._gloo_group(lane)
             else:
                 outcome, session = self._try_host_group(lane, place, places)
         left_s = self._join_limit_s - (time.monotonic() - began_s)
@@ -363,7 +367,12 @@ class Rendezvous:
             session.close()
         first = min(troubles, key=lambda rank: (troubles[rank] == STOPPED, rank))
         reason = troubles[first].partition(": ")[2] or troubles[first]
-        if lane == 0 and all(trouble.startswith(NO_SLOTS) for trouble in troubles.values() if trouble != STOPPED):
+        exact = self.method.spec is not None and self.method.spec.exact
+        if (
+            lane == 0
+            and not exact
+            and all(trouble.startswith(NO_SLOTS) for trouble in troubles.values() if trouble != STOPPED)
+        ):
             if self.rank == 0:
                 logger.warning("switchagg: using Gloo instead of switch %s: %s", self.options.switch, reason)
             return None
@@ -470,6 +479,16 @@ class Rendezvous:
             place.close()
             return f"{FAILED}: {error}", None
         return JOINED, session
+
+    def _gloo_group(self, lane: int) -> Group:
+        """A Gloo of this lane's own, on which the codec's sums are in an order of their own."""
+        from transport.torch.gloo import GlooGroup, gloo_devices, make_gloo
+
+        store, spec = PrefixStore(f"{self.job}/{lane}/gloo", self.store), self.method.spec
+        assert spec is not None
+        devices = gloo_devices(self.options.network_address) if self.workers > 1 else []
+        gloo = make_gloo(store, self.rank, self.workers, timedelta(seconds=self.timeout_s), devices)
+        return GlooGroup(gloo, f"{self.job}/{lane}", spec)
 
     def _token(self, places: list[str]) -> str:
         """The job's secret: the option's, or the token that rank 0 has published. Raises JobError."""

@@ -17,6 +17,7 @@ from switchagg.calls.round_calls import Ended, RoundCalls
 from switchagg.codecs import Array
 from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.compression import Compression
+from switchagg.description import COMBINING
 from transport.worker.codec_thread import CodecThread, ended_future, pass_on
 
 SessionCall = tuple[Array, CallRequest]
@@ -45,10 +46,10 @@ class CodedSessionCalls:
         codec, lane, rounds = self.compression, request.priority, None
         tensors = tensors_of(array, request, codec)
         with self._lock:
-            is_sum = request.kind == "allreduce" and request.op in ("sum", "avg")
-            if is_sum and codec.takes(array.dtype, array.size, tensors is not None):
+            is_sum = request.kind in COMBINING and request.op in ("sum", "avg")
+            if is_sum and codec.takes(array.dtype, array.size, tensors is not None, request.terms):
                 number = self._sums[lane] = self._sums.get(lane, 0) + 1
-                rounds = codec.rounds(array, tensors, lane << 48 | number)
+                rounds = codec.rounds(array, tensors, lane << 48 | number, request.terms)
             if rounds is None and not self._rounds.is_busy(lane):
                 return self._submit(array, request)
             future, ended = ended_future(array)
@@ -62,11 +63,14 @@ class CodedSessionCalls:
         """Begin nothing any more; calls in progress end with the session's own."""
         self._thread.close()
 
-    def _begin(self, call: SessionCall, _number: int, reduction: Reduction | None, ended: Ended) -> None:
+    def _begin(self, call: SessionCall, number: int, reduction: Reduction | None, ended: Ended) -> None:
         array, request = call
         if reduction is not None:
-            array, op = reduction.array, request.op if reduction.op == "sum" else reduction.op
-            assert request.signature is not None
-            signature = request.signature._replace(kind=reduction.kind, op=op, dtype=array.dtype, elements=array.size)
+            is_mean = request.op == "avg" and not self.compression.spec.divides  # of partial sums
+            array, op = reduction.array, "avg" if is_mean and reduction.op == "sum" else reduction.op
+            signature = request.signature
+            assert signature is not None
+            if number:  # the first round has what the caller requested, so that ranks compare that
+                signature = signature._replace(kind=reduction.kind, op=op, dtype=array.dtype, elements=array.size)
             request = request._replace(kind=reduction.kind, op=op, root=0, unit=1, signature=signature)
         self._submit(array, request, reduction).add_done_callback(partial(pass_on, ended))

@@ -36,7 +36,7 @@ from transport.collectives.collective import Task
 from transport.collectives.collective_party import HEAD_BYTES
 from transport.collectives.collective_table import COLLECTIVES, fitting, program
 from transport.collectives.cost import traffic_matrix
-from transport.group.method_name import GROUPED, flows, host_methods
+from transport.group.method_name import GLOO_CODECS, GROUPED, flows, host_methods
 from transport.links.ethernet import ETHERNET_BYTES
 from transport.links.framing import RELIABLE_BYTES
 from transport.ps.config import BSP
@@ -140,14 +140,15 @@ class GlooFlow(HostFlow):
     def __init__(
         self, config: SimulationConfig, shared: FlowNetwork | None = None, *, by_formula: bool = False
     ) -> None:
-        super().__init__(replace(config, codec=""), shared, method="ring", by_formula=by_formula)
-        self._codec = config.codec
-        if self._codec:
+        self._hook = config.codec if config.codec in GLOO_CODECS else ""
+        config = replace(config, codec="") if self._hook else config
+        super().__init__(config, shared, method="ring", by_formula=by_formula)
+        if self._hook:
             self.mean_op = "avg"
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
         if call.request.op == "avg" and not isinstance(call.array, SizeOnlyArray):
-            call = compressed(call, self._codec, self.config.workers)
+            call = compressed(call, self._hook, self.config.workers)
         super().begin(rank, as_gloo_does(call))
 
 

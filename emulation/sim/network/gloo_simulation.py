@@ -16,7 +16,7 @@ from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switched_network import SwitchedNetwork
 from switchagg.codecs.codec import FLOAT32
 from switchagg.description import Kind
-from transport.group.method_name import METHODS
+from transport.group.method_name import GLOO_CODECS, METHODS
 
 
 class BFloat16(np.ndarray[Any, np.dtype[np.uint16]]):
@@ -46,14 +46,14 @@ class GlooSimulation(HostSimulation):
     """Rings, as Gloo's; what it does by another kind of call, so does this."""
 
     def __init__(self, config: SimulationConfig, shared: SwitchedNetwork | None = None) -> None:
-        super().__init__(replace(config, codec=""), shared, method="ring")
-        self._codec = config.codec
-        if self._codec:
-            self.mean_op = "avg"  # by the hook
+        self._hook = config.codec if config.codec in GLOO_CODECS else ""
+        super().__init__(replace(config, codec="") if self._hook else config, shared, method="ring")
+        if self._hook:
+            self.mean_op = "avg"
 
     def begin(self, rank: int, call: SimulatedCall) -> None:
         if call.request.op == "avg":
-            call = compressed(call, self._codec, self.config.workers)
+            call = compressed(call, self._hook, self.config.workers)
         super().begin(rank, as_gloo_does(call))
 
 

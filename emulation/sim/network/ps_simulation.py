@@ -26,7 +26,9 @@ class PsSimulation(Simulation):
         workers, servers = config.workers, config.servers
         slice_elements = (config.message_bytes - HEAD_BYTES) // 4  # of float32
         ps = PsConfig(workers, servers or workers, **{"slice_elements": slice_elements, **config.ps})
-        self.mean_op, self.backups = "avg" if ps.mode == BACKUP else "sum", ps.backups
+        self.backups = ps.backups
+        if ps.mode == BACKUP:
+            self.mean_op = "avg"
         kind = PsWorker if servers else Colocated
         self.workers: list[PsWorker | Colocated] = [kind(rank, ps, job="ps") for rank in range(workers)]
         self.servers = [PsServer(workers + server, ps) for server in range(servers)]

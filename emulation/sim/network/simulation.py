@@ -218,7 +218,7 @@ class Simulation(ABC):
     reliable: of a host method's connections, the one with the smallest window.
 
     mean_op: how training launches gradients: "sum", and divides by the workers, or, where a sum may hold fewer than all
-    of them, "avg", which divides by those that are in it.
+    of them, "avg", which divides by those that are in it. Where a codec makes means (`divides`), they are its own.
     """
 
     mean_op = "sum"
@@ -262,9 +262,16 @@ class Simulation(ABC):
                 )
                 for rank, compression in enumerate(self._compressions)
             ]
+            if self.divides:
+                self.mean_op = "avg"
         self._rounds: list[RoundCalls[SimulatedCall]] = [
             RoundCalls(partial(self._begin_round, rank), _raise) for rank in range(workers)
         ]
+
+    @property
+    def divides(self) -> bool:
+        """Whether the codec makes means, of any kind of sum."""
+        return self._compressions is not None and self._compressions[0].spec.divides
 
     def _mesh_host(
         self,
@@ -343,7 +350,7 @@ class Simulation(ABC):
         codec, if there is one.
 
         All ranks launch the same ones: in the same order, or, by host methods, with the same keys. tensors: as of a
-        group's allreduce. A SizeOnlyArray is summed as zeros.
+        group's allreduce. A SizeOnlyArray is summed as zeros, or as what is typical for the codec.
         """
         priority = self.plain_priority if priority is None else priority
         request = CallRequest(kind, op, key, priority, tensors=tensors)
@@ -359,6 +366,8 @@ class Simulation(ABC):
         coding = self._codings[rank] if self._codings else None
         rounds: Iterator[Reduction] | None = None
         if coding is not None and coding.codes(request, call.array):
+            if isinstance(array, SizeOnlyArray):
+                coding.compression.make_typical(call.array)
             key, rounds = coding.rounds(request, call.array)
             call = call.with_request(key=key)
         if coding is not None and coding.compression.stepwise and not self.codes_in_rounds:

@@ -232,7 +232,7 @@ class SwitchSimulation(EndpointSimulation):
         self, rank: int, array: NDArray[Any] | SizeOnlyArray, op: str, done: Done, *args: Any, **how: Any
     ) -> None:
         """As of `Simulation`; partial sums are coded as sums, and come back as means of the ranks that are in them."""
-        super().launch(rank, array, "sum" if op == "avg" else op, done, *args, **how)
+        super().launch(rank, array, "sum" if op == "avg" and self.job.partial else op, done, *args, **how)
 
     def finished_without(self, rank: int, sizes: Sequence[int]) -> bool:
         return self.job.partial and self.hosts[rank].has_early(sizes)

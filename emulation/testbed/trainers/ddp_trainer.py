@@ -60,14 +60,14 @@ COMPUTE_NICENESS = 10  # above that of the threads that carry packets: a tenth o
 class BucketClock:
     """DDP communication hook: the average over all ranks, and when each bucket left and came back.
 
-    group: sums in place of torch's own. counted: its sums may lack some ranks, so it divides. hook: does all of it in
-    torch's own group. names: of the parameters, for a codec.
+    group: sums in place of torch's own. op: "avg" where sums are divided below: they may lack some ranks, or are exact.
+    hook: does all of it in torch's own group. names: of the parameters, for a codec.
     """
 
     workers: int
     hook: Callable[[Any, Any], torch.futures.Future[torch.Tensor]] | None = None
     group: AllreduceGroup | None = None
-    counted: bool = False
+    op: str = "sum"
     names: dict[torch.Tensor, str] = field(default_factory=dict)
     elements: set[int] = field(default_factory=set)  # all sizes of buckets with names
     spans: list[TransferTimes] = field(default_factory=list)
@@ -90,7 +90,7 @@ class BucketClock:
 
     def mean(self, flat: torch.Tensor, tensors: Tensors | None = None) -> torch.futures.Future[torch.Tensor]:
         """The mean of a bucket's values, in place, timed. tensors: the parameters in it, for a codec."""
-        if not self.counted:
+        if self.op == "sum":
             flat.mul_(1.0 / self.workers)  # not div_: the same operation, and so the same bits, as DDP's own
         return self._timed(flat, lambda: self._start(flat, tensors))
 
@@ -111,11 +111,16 @@ class BucketClock:
     def _start(self, flat: torch.Tensor, tensors: Tensors | None) -> torch.futures.Future[Any]:
         if self.group is None:
             coded = tensors is not None
-            work = switch_group().allreduce_tensors(flat, tensors) if coded else dist.all_reduce(flat, async_op=True)
+            op = dist.ReduceOp.AVG if self.op == "avg" else dist.ReduceOp.SUM
+            work = (
+                switch_group().allreduce_tensors(flat, tensors, op)
+                if coded
+                else dist.all_reduce(flat, op, async_op=True)
+            )
             assert work is not None, "asynchronous"
             future: torch.futures.Future[list[torch.Tensor]] = work.get_future()
             return future
-        return allreduce(self.group, flat, "avg" if self.counted else "sum", tensors)
+        return allreduce(self.group, flat, self.op, tensors)
 
 
 def exposed_ns(spans: Sequence[TransferTimes]) -> int:
@@ -150,8 +155,10 @@ class Trainer:
         self.config = config
         self.name = config.name
         self.iteration: int | None = None  # where a failure happened
-        hook = HOOKS[self.name.codec] if self.name.method == "gloo" and self.name.codec else None
+        hook = HOOKS[self.name.codec] if self.name.is_hook else None
         self._buckets = BucketClock(config.workers, hook)
+        if self.name.spec is not None and self.name.spec.divides:
+            self._buckets.op = "avg"
         self._group: AllreduceGroup | None = None  # sums in place of torch's group
         self._rounds: BackupRounds | None = None  # where sums may lack some ranks
         self._snapshots: WeightSnapshots | None = None  # where nobody waits for an evaluation
@@ -218,7 +225,7 @@ class Trainer:
         self._group = self._buckets.group = group
         self._model = DistributedDataParallel(workload.model, bucket_cap_mb=plan.bucket_bytes / (1 << 20))
         if config.partial:
-            self._buckets.counted, self._snapshots = True, WeightSnapshots(workload)
+            self._buckets.op, self._snapshots = "avg", WeightSnapshots(workload)
             self._rounds = BackupRounds(self._model, group, self._buckets.mean)
         else:
             spec = self.name.spec
@@ -362,7 +369,7 @@ class Trainer:
 
     def _check_path(self) -> None:
         """A comparison of another method must not quietly be one of Gloo. Raises RuntimeError."""
-        if self.name.method == "gloo" or switch_group().connect():
+        if self.name.is_torch or switch_group().connect():
             return
         if self.name.is_switch:
             raise RuntimeError(
@@ -375,7 +382,7 @@ class Trainer:
         """The transport's own, by name; none for Gloo."""
         if self._group is not None:
             return dict(self._group.counters)
-        counters: dict[str, int] = {} if self.name.method == "gloo" else switch_group().reducer.counters()
+        counters: dict[str, int] = {} if self.name.is_torch else switch_group().reducer.counters()
         return counters
 
     def _call_paths(self) -> dict[str, dict[str, dict[str, int]]]:
@@ -391,7 +398,7 @@ def switch_group() -> Any:
 
 def join_process_group(config: TrainerConfig) -> None:
     """Rendezvous of all ranks. Raises what torch.distributed raises, after timeout_s at the latest."""
-    if config.name.method == "gloo":
+    if config.name.is_torch:
         rendezvous(config, "gloo", None)
         return
     import transport.torch  # noqa: F401  # registers the backend

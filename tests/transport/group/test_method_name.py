@@ -30,6 +30,7 @@ from transport.schedule.schedule_table import POLICIES
         ("auto~lanes16+ef21", MethodName("auto", "tcp", "", "lanes16+ef21")),
         ("ring~lanes8+p3:slice=40000", MethodName("ring", "tcp", "p3:slice=40000", "lanes8")),
         ("gloo~bf16", MethodName("gloo", "", codec="bf16")),
+        ("gloo~exact", MethodName("gloo", "", codec="exact")),
     ],
 )
 def test_method_names_are_parsed(text: str, expected: MethodName) -> None:
@@ -112,7 +113,14 @@ def test_default_links_are_left_out() -> None:
         ("ring~fixed_point+ef", "codec fixed_point: nothing is lost in it"),
         ("ring+p3~lanes8", "method ring: '~lanes8' stands before the schedule: ring~CODEC+SCHEDULE"),
         ("ring~lanes8@udp", "codec 'lanes8@udp' is unknown"),
-        ("gloo~lanes8", "method gloo: codec 'lanes8' is none of its; allowed: PyTorch's own hooks alone: bf16, fp16"),
+        (
+            "gloo~lanes8",
+            "method gloo: codec 'lanes8' is none of its; allowed: exact, or PyTorch's own hooks: bf16, fp16",
+        ),
+        ("gloo~exact+p3", "method gloo: codec 'exact+p3' is none of its"),
+        ("ring~exact+ef", "codec exact: nothing is lost in it, so +ef has nothing to feed back"),
+        ("ring~exact:least=9", "codec exact: every sum goes through it, so it takes no least=9"),
+        ("ring~exact:warmup=1", "codec exact: every sum goes through it, so it takes no warmup"),
         ("gloo~bf16+ef", "method gloo: codec 'bf16+ef' is none of its"),
         ("x" * 1000, "method '" + "x" * 60 + "…' is unknown"),
     ],

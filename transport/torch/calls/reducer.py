@@ -133,7 +133,7 @@ class Reducer:
     def compares(self) -> bool:
         """Whether calls that Gloo carries out are compared: once there is a group that can."""
         group = self._lanes[0].session
-        return group is not None and group.method != "ps"
+        return group is not None and group.method not in ("ps", "gloo")
 
     @property
     def in_callback(self) -> bool:
@@ -150,10 +150,8 @@ class Reducer:
         """This rank's context, once `open` was true."""
         group = self._session(0)
         assert group is not None
-        lacking: bool = getattr(group, "partial", False)  # only the switch's groups have it
-        return RankContext(
-            group.rank, group.workers, group.method == "switch", group.row, group.method != "ps", lacking
-        )
+        is_switch, compares = group.method == "switch", self.compares
+        return RankContext(group.rank, group.workers, is_switch, group.row, compares, group.means)
 
     def start(
         self,

@@ -68,15 +68,15 @@ def op_of(op: Any) -> ReduceOperation:
 
 class RankContext(NamedTuple):
     """This rank's place in its group. switch: whether a switch combines. row: so many floats of a call share an
-    exponent; 1: none do. compares: whether the group compares calls that travel under another kind. partial: whether
-    sums may lack some ranks, so that the group must divide them for a mean."""
+    exponent; 1: none do. compares: whether the group compares calls that travel under another kind. means: kinds of
+    calls whose means of floats are the group's (`Group`); those of others are sums that are divided here."""
 
     rank: int
     workers: int
     switch: bool = True
     row: int = 360
     compares: bool = True
-    partial: bool = False
+    means: tuple[Kind, ...] = ()
 
 
 Places = tuple[tuple[torch.Tensor, int], ...]
@@ -207,7 +207,7 @@ def comparison(signature: CallSignature) -> GroupCall:
 def compared(parts: list[GroupCall], ranks: RankContext) -> list[GroupCall]:
     """Add a comparison where a host method's ranks could finish before they know that their roots differ."""
     first = next((part for part in parts if part.request.kind in ROOTED), None)
-    return parts if first is None or ranks.switch else [comparison(first.signature), *parts]
+    return parts if first is None or ranks.switch or not ranks.compares else [comparison(first.signature), *parts]
 
 
 def signature_of(
@@ -316,7 +316,7 @@ def _call(
 def _combined(call: GroupCall, rank_range: tuple[int, int], op: ReduceOperation, ranks: RankContext) -> GroupCall:
     """A call that the group combines, by this operation. rank_range: the part of the array that this rank has
     afterwards."""
-    if call.request.kind == "allreduce" and _divided(op, call.dtype, ranks):
+    if op.name == "avg" and call.request.kind in ranks.means and call.dtype.is_floating_point:
         return call._replace(request=call.request._replace(op=op.name))
     before, after = _around(op, rank_range, ranks.workers)
     return call._replace(before=before, after=after if call.takes else None)
@@ -335,11 +335,6 @@ def _packed(tensors: list[torch.Tensor], op: ReduceOperation, ranks: RankContext
     sizes = [tensor.numel() for tensor in tensors]
     signature = signature_of("allreduce", op, dtype, sum(sizes), sizes=zlib.crc32(repr(sizes).encode()) & 0xFF)
     return _combined(_call(signature, end, wire, tuple(places), tuple(places)), (0, end), op, ranks)
-
-
-def _divided(op: ReduceOperation, wire: torch.dtype, ranks: RankContext) -> bool:
-    """Whether the group makes means itself, of the ranks that are in each sum."""
-    return ranks.partial and op.name == "avg" and wire.is_floating_point
 
 
 def _around(op: ReduceOperation, rank_range: tuple[int, int], workers: int) -> tuple[Finish | None, Finish | None]:

@@ -60,13 +60,19 @@ class Channel:
         self._plans += 1  # another plan gets other keys: the size of a key's array never changes
         return None
 
+    @property
+    def divides(self) -> bool:
+        """Whether `start` gives means: the codec makes them, and rounds once."""
+        return self.compression is not None and self.compression.spec.divides
+
     def start(self, transfer: Transfer, array: Array, tensors: Tensors | None = None) -> "Future[Any]":
         """Sum the array, 1-D, over all ranks, in place. tensors: the gradients in it. The future ends in any thread."""
+        op = "avg" if self.divides else "sum"
         if self._group.matching == "class":
             priority = self._group.classes[self._class_of[transfer.key]]
-            return self._group.allreduce(array, priority=priority, tensors=tensors)
+            return self._group.allreduce(array, op, priority=priority, tensors=tensors)
         key = FIRST_KEY + self._plans * KEYS_PER_PLAN + transfer.key
-        return self._group.allreduce(array, key=key, priority=transfer.priority, tensors=tensors)
+        return self._group.allreduce(array, op, key=key, priority=transfer.priority, tensors=tensors)
 
     def control(self, array: Array, tensors: Tensors | None = None) -> Array:
         """As start, for what isn't in the plan, until it has ended: all ranks call it at the same point, with nothing

@@ -301,15 +301,15 @@ class Exchange:
         if gradient.summed:
             return
         gradient.summed = True
-        values, workers = gradient.flat.numpy(), self._channel.workers
+        values, divisor = gradient.flat.numpy(), 1 if self._channel.divides else self._channel.workers
         for place in self._places[index]:
             part = values[place.low : place.high]
             if place.offset is None:
-                if workers > 1:
-                    np.divide(part, workers, out=part)
+                if divisor > 1:
+                    np.divide(part, divisor, out=part)
             else:
                 end = place.offset + place.high - place.low
-                np.divide(self._buffers[place.key][place.offset : end], workers, out=part)
+                np.divide(self._buffers[place.key][place.offset : end], divisor, out=part)
         if gradient.flat.data_ptr() != gradient.tensor.data_ptr():
             gradient.tensor.copy_(gradient.flat.view(gradient.tensor.shape))
 

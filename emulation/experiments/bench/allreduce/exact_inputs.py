@@ -77,7 +77,7 @@ def tolerance(method: MethodName, workers: int, dtype: str) -> float:
     most = workers * ExactInputs.GREATEST
     if dtype != "float32":
         return 0.0
-    if method.method == "gloo" and method.codec:
+    if method.is_hook:
         return (workers - 1) * most * 2.0 ** -(8 if method.codec == "bf16" else 11)
     spec = method.spec
     codec = spec.codec if spec and not spec.momentum else None

@@ -23,6 +23,7 @@ from emulation.experiments.bench.allreduce.rank_messages import RankPlace
 from emulation.scenario.errors import RunFailed
 from emulation.testbed.mininet.launch import RENDEZVOUS_PORT
 from transport.meshes.tcp_gathering import congestion_control_of, set_congestion_control
+from transport.torch.gloo import GlooGroup
 
 TIMEOUT = timedelta(seconds=120)
 
@@ -40,6 +41,8 @@ class Gloo:
                 "gloo", init_method=address, rank=place.rank, world_size=place.workers, timeout=TIMEOUT
             )
         self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        spec = method.method.spec
+        self._coded = GlooGroup(self._group, f"bench-{method.name}", spec) if spec is not None else None
         self._sixteen = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(method.method.codec)
         dist.barrier(self._group)  # all its connections are there
         self._controls = {_tell(descriptor, method.variant) for descriptor in _tcp_sockets() - before}
@@ -47,6 +50,9 @@ class Gloo:
             raise RunFailed(f"{method.name}: Gloo's sockets use {', '.join(sorted(self._controls)) or 'no TCP'}")
 
     def allreduce(self, array: NDArray[Any]) -> None:
+        if self._coded is not None:
+            self._coded.allreduce(array).result(TIMEOUT.total_seconds())
+            return
         tensor = torch.from_numpy(array)
         if self._sixteen is None or array.dtype != np.float32:
             dist.all_reduce(tensor, group=self._group)
