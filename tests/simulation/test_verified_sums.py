@@ -231,7 +231,7 @@ class CodesUp(Lie):
     step = 1
 
     def forge(self, port: int, values: Payload, parts: dict[int, Payload], results: dict[int, Payload]) -> Payload:
-        near = (values > -5000) & (values < 32000) & (values != 0)  # rows there are; no words of descriptions
+        near = (values > -5000) & (values < 32000)  # of rows that there are
         values[near] += np.sign(values[near]) * self.step if self.step > 1 else self.step
         return values
 
@@ -244,6 +244,15 @@ class CodesFarUp(CodesUp):
 
 class CodesDown(CodesUp):
     step = -1
+
+
+class CodesOfOne(Lie):
+    """One rank's own codes as if they were all ranks'."""
+
+    codes = True
+
+    def forge(self, port: int, values: Payload, parts: dict[int, Payload], results: dict[int, Payload]) -> Payload:
+        return parts[self.rng.choice(sorted(parts))].copy()
 
 
 class Ranks:
@@ -364,6 +373,7 @@ LIES: dict[str, tuple[type[Lie], Sequence[str]]] = {
     "codes up": (CodesUp, CODED),
     "codes far up": (CodesFarUp, CODED),
     "codes down": (CodesDown, CODED),
+    "codes of one": (CodesOfOne, CODED),
 }
 CASES = [(lie, shape) for lie, (_, shapes) in LIES.items() for shape in shapes]
 
