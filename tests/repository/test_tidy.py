@@ -406,9 +406,9 @@ def import_cycles(tree: Tree) -> list[str]:
 # ---- the protocol's rules
 
 # A rule is defined where its number opens a line, a list item, a table row or a heading, perhaps in bold.
-RULE_DEFINITION = re.compile(r"^[\s|#>*-]*([PSHWFCR][1-9]\d?)\b", re.MULTILINE)
-RULE_CITATION = re.compile(r"(?<![\w/.\\-])([PSHWFCR][1-9]\d?)(?![\w-])")
-RULE_RANGE = re.compile(r"\b([PSHWFCR])(\d{1,2}) to \1(\d{1,2})\b")
+RULE_DEFINITION = re.compile(r"^[\s|#>*-]*([PSHWFCRV][1-9]\d?)\b", re.MULTILINE)
+RULE_CITATION = re.compile(r"(?<![\w/.\\-])([PSHWFCRV][1-9]\d?)(?![\w-])")
+RULE_RANGE = re.compile(r"\b([PSHWFCRV])(\d{1,2}) to \1(\d{1,2})\b")
 CITING_SUFFIXES = (".py", ".c", ".h", ".p4", ".stf")
 
 
