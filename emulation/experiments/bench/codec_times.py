@@ -13,19 +13,24 @@ import numpy as np
 from emulation.experiments.bench import bandwidths
 from emulation.results.results import percentile
 from switchagg.codecs import FIXED_POINT, Array, CallShape, Codec, codec_named
+from switchagg.codecs.exact.groups import TYPES
+from switchagg.codecs.exact.nearest import Rounding
 from switchagg.native.library import CoreMissing, load
 from switchagg.native.native_codec import begin
+from switchagg.native.native_exact import NativeExactSums
 
 ELEMENTS = 360
 WORKERS = 8
 LANES = ("lanes16", "lanes8", "rotated8", "fp16", "bf16", "qsgd10", "ternary4", "twobit4", "onebit4", "sign4")
 LANES_WORKERS = 4
+EXACT = {"exact": "float32", "exact of bf16": "bfloat16"}
+"""Rows of sums that lose nothing, with the type that values have and results are rounded to."""
 SIZES = (1 << 20, 25 * bandwidths.MEGABYTE)  # 1 MB fits a cache; DDP's bucket doesn't
 NOTE = (
     "One pass each over the array, its result elsewhere, as for the copy, which reads and writes 4 bytes per value. "
     "Quantising takes the agreed exponents as given; exponents are found in a pass of its own, which reads only. "
     "Lanes: the same with the codec named, of 4 workers; encode + decode is the sum of both. lanes8, rotated8, qsgd "
-    "and ternary are rounded at random."
+    "and ternary are rounded at random. exact: of 4 workers, whole arrays; values are normally distributed."
 )
 
 Step = Callable[[], Any]
@@ -42,12 +47,14 @@ def measure(quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
             for name in LANES:
                 whats = (f"{name} scales", f"{name} encode", f"{name} decode")
                 native |= _native(size, codec_named(name), LANES_WORKERS, whats)
+            for name, target in EXACT.items():
+                native |= _exact(size, name, target)
         except CoreMissing as error:
             native = {}
             failures["native"] = str(error)
         steps = {("memcpy", "numpy"): _copy(size)} | _python(size) | native
         times = _in_turn(steps, 5 if quick else 31 if size > 1 << 22 else 201)
-        for name in LANES if native else ():
+        for name in (*LANES, *EXACT) if native else ():
             both = times[f"{name} encode", "native"], times[f"{name} decode", "native"]
             times[f"{name} encode + decode", "native"] = list(map(sum, zip(*both, strict=True)))
         copies = times["memcpy", "numpy"]
@@ -112,6 +119,23 @@ def _native(size_bytes: int, codec: Codec, workers: int, whats: tuple[str, str, 
     """whats: names of codes, encoding, decoding. Raises CoreMissing."""
     values = _values(size_bytes, codec.values_per_word(np.dtype(np.float32)))
     return dict(zip(((what, "native") for what in whats), native_steps(codec, values, workers, ELEMENTS), strict=True))
+
+
+def _exact(size_bytes: int, name: str, target: str) -> dict[tuple[str, str], Step]:
+    """Codes, encoding and decoding of correctly rounded sums. Raises CoreMissing."""
+    load()
+    codec, values = NativeExactSums(), _values(size_bytes).reshape(-1)
+    if target == "bfloat16":
+        values = (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    rounding, back = Rounding(TYPES[target]), np.empty_like(values)
+    codes = codec.codes(values)
+    words = codec.encode(values, codes, LANES_WORKERS)
+    sums = LANES_WORKERS * words  # as if all ranks had the same
+    return {
+        (f"{name} codes", "native"): lambda: codec.codes(values),
+        (f"{name} encode", "native"): lambda: codec.encode(values, codes, LANES_WORKERS),
+        (f"{name} decode", "native"): lambda: codec.decode(sums, codes, back, LANES_WORKERS, rounding),
+    }
 
 
 def native_steps(codec: Codec, values: Array, workers: int, elements: int) -> tuple[Step, Step, Step]:

@@ -381,15 +381,20 @@ SA_VECTORISED static void scale_fast(const double *restrict integers, double dow
     for (uint32_t i = 0; i < GROUP; i++) values[i] = (float)(integers[i] * down);
 }
 
-/* To multiples of a unit, by a sum whose last bit is one unit. The quotient is rounded before, which moves none to the
-   middle between two results: it differs from that by 1 / divisor of the middle's last bit, or of 1, or more; for it is
-   less than 2^(51 - L), and divisors are at most 2^L, a double shows that. */
-SA_VECTORISED static void round_fast(const double *restrict integers, double divisor, double down,
-                                     const struct sa_exact *exact, sa_float32_at *restrict values) {
+/* Quotients are rounded here and once more to the target type. That is as if they were rounded once: a quotient below
+   2^(51 - L) that isn't in the middle between two results is off by 1 / divisor, at least 2^-L, of 1 or of that middle's
+   last bit, whichever is less, and a double shows that. */
+SA_VECTORISED static void divide_fast(double *integers, double divisor) {
+    for (uint32_t i = 0; i < GROUP; i++) integers[i] /= divisor;
+}
+
+/* To multiples of a unit, by a sum whose last bit is one unit. */
+SA_VECTORISED static void round_fast(const double *restrict integers, double down, const struct sa_exact *exact,
+                                     sa_float32_at *restrict values) {
     int64_t precision = exact->precision, least = exact->least;
     double limit = power(exact->greatest);
     for (uint32_t i = 0; i < GROUP; i++) {
-        uint64_t bits = bits_of(integers[i] / divisor * down), sign = bits & UINT64_C(1) << 63;
+        uint64_t bits = bits_of(integers[i] * down), sign = bits & UINT64_C(1) << 63;
         int64_t unit = (int64_t)((bits ^ sign) >> 52) - 1022 - precision;
         unit = unit < least ? least : unit;
         double large = double_of((uint64_t)(unit + 52 + 1023) << 52 | UINT64_C(1) << 51);
@@ -400,12 +405,16 @@ SA_VECTORISED static void round_fast(const double *restrict integers, double div
 }
 
 static void decode_fast(const struct cut *cut, const struct sa_exact *exact, const uint32_t *words, uint8_t *values) {
-    double integers[GROUP], down = power(cut->least);
-    integers_fast(cut, 0x1p52 + exact->workers * power(cut->span), words, integers);
-    if (exact->divisor == 1 && exact->precision == 24)
+    double integers[GROUP], down = power(cut->least), bias = 0x1p52 + exact->workers * power(cut->span);
+    integers_fast(cut, bias, words, integers);
+    if (exact->divisor & (exact->divisor - 1))
+        divide_fast(integers, exact->divisor);
+    else
+        down /= exact->divisor;
+    if (exact->precision == 24)
         scale_fast(integers, down, (sa_float32_at *)values);
     else
-        round_fast(integers, exact->divisor, down, exact, (sa_float32_at *)values);
+        round_fast(integers, down, exact, (sa_float32_at *)values);
 }
 
 /* ---- arrays */

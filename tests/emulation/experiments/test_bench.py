@@ -118,6 +118,9 @@ def test_numbers_are_measured_beside_memcpy() -> None:
     if not found["failures"]:
         both = [named[f"lanes8 {what}", "native"]["bytes_per_s"] for what in ("encode", "decode", "encode + decode")]
         assert both[2] < min(both[:2])
+        assert {f"exact {what}" for what in ("codes", "encode", "decode", "encode + decode")} <= {
+            what for what, _ in named
+        }
 
 
 # ---- names
