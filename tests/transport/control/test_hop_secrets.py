@@ -1,5 +1,6 @@
 """Who gets keys of packets: `authenticate` from join to packets, at one daemon with keys and in a tree (A1, A2)."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -11,7 +12,10 @@ import numpy as np
 import pytest
 
 from emulation.cli.switch_status import status_lines
+from switchagg.calls.call_request import CallRequest
 from switchagg.errors import JobError
+from switchagg.native import library
+from switchagg.priority import BEST_EFFORT
 from transport.control.control_client import query_status
 from transport.control.hop_secrets import HopSecrets
 from transport.switch.daemon import SwitchDaemon
@@ -124,3 +128,30 @@ def test_each_switch_of_a_tree_has_a_secret_of_its_own(keys: Keys, able: bool, s
             for daemon in (root, leaf):
                 assert bool(daemon._loop._hops) == able  # type: ignore[attr-defined]
                 assert daemon._loop.counters()["drop_unauthenticated"] == 0
+
+
+@pytest.mark.parametrize("core", ["python", "native"])
+@pytest.mark.parametrize("backups", [0, 1])
+def test_packets_of_all_kinds_have_tags(keys: Keys, core: str, backups: int) -> None:
+    """Header-only packets, results to one, small calls, descriptions, partial sums and what asks to finalise them."""
+    if core == "native" and library.missing():
+        pytest.skip(f"needs the compiled core: {library.missing()}")
+    plane = "native" if core == "native" else "reference"
+    with SwitchDaemon(replace(OPTIONS, keys=keys, dataplane=plane)) as daemon:
+        join = replace(JOIN, keys=keys, authenticate="on", core=core, backups=backups, elements=40)
+        with sessions(daemon.control_endpoint, [join] * 3) as ranks:
+            kinds = ("allreduce", "broadcast") if backups else ("allreduce", "reduce_scatter", "broadcast", "reduce")
+            for kind, size in itertools.product(kinds, (3, 500)):
+                root = 1 if kind in ("broadcast", "reduce") else 0
+                arrays = [np.arange(size, dtype=np.float32) + rank for rank in range(3)]
+                want = arrays[1].copy() if kind == "broadcast" else 3 * arrays[1]
+                request = CallRequest(kind, root=root, priority=BEST_EFFORT)
+                requests = [request._replace(signature=request.signature_of(array)) for array in arrays]
+                calls = zip(ranks, arrays, requests, strict=True)
+                for future in [rank.call(array, asked) for rank, array, asked in calls]:
+                    future.result(30)
+                if not backups:
+                    part = slice(size // 3, 2 * size // 3) if kind == "reduce_scatter" else slice(None)
+                    assert np.array_equal(arrays[1][part], want[part]), (kind, size)
+            told = [daemon._loop.counters(), *(rank.counters for rank in ranks)]
+            assert [counters["drop_unauthenticated"] for counters in told] == [0] * 4
