@@ -218,7 +218,7 @@ def test_adding_late_values_would_use_a_nonce_twice() -> None:
     """A sum that changes after it was sent has the header of the earlier one: their tags would tell of the key (A3)."""
     for seed in range(12):
         world = PartialWorld(seed, AddsLate, replace(ANY_ORDER, heal_ns=500 * MS))
-        world.isolation = NamesNothing()
+        world.isolation = NamesNothing(world.isolation.presence)
         try:
             world.run()
         except Violation as violation:
