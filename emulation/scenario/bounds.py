@@ -64,7 +64,7 @@ class NetworkParameters:
 
     def tag_elements(self, elements: int) -> int:
         """Elements of a chunk of E by which its sum is verified."""
-        return JobTerms(verify=self.verify).resolved(elements).tag_elements
+        return JobTerms(verify=self.verify).resolved(elements, self.workers).tag_elements
 
     def links(self, method: str) -> Topology:
         """The links that a method has."""

@@ -302,7 +302,7 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
     """The simulation of a scenario. The ring's segments fill the MTU. codec: as of a MethodName."""
     topology, faults, switch, ps = scenario.topology, scenario.faults, scenario.switch, scenario.ps
     segment_bytes = LINKS["tcp"].framing.payload_bytes(topology.mtu_bytes)
-    verify = switch.resolved(switch.elements).verify
+    verify = switch.resolved(switch.elements, topology.workers).verify
     dataplane = switch.dataplane
     if dataplane == "auto":
         dataplane = fastest(switch.requested_slots, switch.elements).name

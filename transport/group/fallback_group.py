@@ -83,7 +83,7 @@ class FallbackGroup(GroupBase):
         self._paths = replace(paths, options=replace(paths.options, can_fall_back=True))
         super().__init__()
         options = paths.options
-        self.row = options.terms.resolved(options.packet_elements).room
+        self.row = options.terms.resolved(options.packet_elements, workers).room
         self.means = COMBINING if options.codec_spec.divides else ()
         self.classes = tuple(sorted({class_of(priority) for priority in options.priorities or (BEST_EFFORT,)}))
         self._lock = threading.RLock()  # guards all of the following; around what must be in order of number

@@ -151,7 +151,7 @@ class _Opening:
         terms = JobTerms(elements=elements, verify=self.how.verify)
         if fault := terms.terms_fault():
             raise JobError(f"option {fault}")
-        return spec, terms.resolved(elements).room
+        return spec, terms.resolved(elements, self.workers).room
 
     @property
     def codec_text(self) -> str:

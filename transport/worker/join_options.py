@@ -101,7 +101,7 @@ class JoinOptions(JobTerms, MemberOptions, LocalOptions):
     def resolved_terms(self, job: str, workers: int) -> JobTerms:
         """The terms as the join says them, without defaults. Raises JobError for a token that can't be one."""
         codec = self.codec_spec.agreed_text(self.codec_seed)
-        terms = replace(self.terms, codec=codec, codec_seed=0).resolved(self.kind.elements)
+        terms = replace(self.terms, codec=codec, codec_seed=0).resolved(self.kind.elements, workers)
         return replace(terms, key_check=key_check(self.secret, job)) if terms.verify == "on" else terms
 
     @property

@@ -293,7 +293,7 @@ def a_document() -> dict[str, Any]:
 def test_the_longest_array_stands_beside_its_bound_and_its_baseline() -> None:
     built = a_document()
     assert summary(built) == [
-        ["25.0 MB, n = 4, 1 Gb/s", "209 ms", "100.1%", "1.91×", "1.50×", "78.4%", "latency"]  # noqa: RUF001
+        ["25.0 MB, n = 4, 1 Gb/s", "209 ms", "100.9%", "1.91×", "1.50×", "78.4%", "latency"]  # noqa: RUF001
     ]
     assert summary({**built, "parts": {"allreduce": [a_network() | {"rows": [a_row()]}]}}) == [], "without Gloo"
 

@@ -87,7 +87,7 @@ def test_bounds_are_of_framed_bytes_on_the_busiest_link() -> None:
     assert hosts_rows.bound_ns(gigabit, parse("ring"), 10**6) == pytest.approx(1.5 * 8e6 / framed)
     assert hosts_rows.bound_ns(gigabit, parse("gloo"), 10**6) == pytest.approx(1.5 * 8e6 / framed)
     # Four ranks, three of them on other hosts than the switch, whose link carries the values of those three.
-    packet = 360 * 4 / (360 * 4 + 62) * 360 / 361
+    packet = 357 * 4 / (360 * 4 + 62) * 360 / 361  # a tag has three elements (V4)
     assert hosts_rows.bound_ns(gigabit, parse("switch"), 10**6) == pytest.approx(3 * 8e6 / packet)
     fast = replace(gigabit, plan=replace(gigabit.plan, switch_link_bps=10**10))
     assert hosts_rows.bound_ns(fast, parse("switch"), 10**6) == pytest.approx(8e6 / packet)

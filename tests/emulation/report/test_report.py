@@ -191,7 +191,7 @@ def test_table_has_the_promised_rows_and_the_bound_beside() -> None:
     assert rows["Parameters on all ranks"] == [("bit-identical", "")] * 2
     assert rows["Speed-up of an iteration"][0] == ("baseline", "")
     assert rows["Speed-up of an iteration"][1][0] == "1.45×"  # noqa: RUF001
-    assert rows["Speed-up of communication"][1] == ("1.50×", "bound 1.50×")  # noqa: RUF001
+    assert rows["Speed-up of communication"][1] == ("1.50×", "bound 1.49×")  # noqa: RUF001
 
 
 def test_what_pytorch_s_calls_took_has_a_row_where_it_was_counted() -> None:
@@ -231,8 +231,8 @@ def test_speedup_beyond_the_bound_is_explained() -> None:
     within, beyond = sim_document(), sim_document(ring_ns=300_000_000)
     assert dict(table_rows(beyond))["Speed-up of communication"][1][1].endswith("; beyond it, see below")
     text, iteration = wording.explanations(beyond)
-    assert "3.00 = 1.50 (bound: fewer bytes on each link, and framing) × 2.00 (the switch" in text  # noqa: RUF001
-    assert "It is beyond the bound: the part above 1.50 is no merit of the switch" in text
+    assert "3.00 = 1.49 (bound: fewer bytes on each link, and framing) × 2.02 (the switch" in text  # noqa: RUF001
+    assert "It is beyond the bound: the part above 1.49 is no merit of the switch" in text
     assert "compute (10.0 ms)" in iteration
     assert "at most 31.00× over the ring" in iteration  # noqa: RUF001
     assert "beyond the bound" not in wording.explanations(within)[0]
@@ -274,7 +274,7 @@ def test_headline_says_faster_slower_or_equal() -> None:
     assert wording.headline(sim_document()) == (
         "Over 4 workers on 100 Mb/s links, an iteration with the switch was 1.45× faster than with the ring; the "  # noqa: RUF001
         "limit, if communication were free, is 16.00×. "  # noqa: RUF001
-        "Communication alone was 1.50× faster; the bound is 1.50×."  # noqa: RUF001
+        "Communication alone was 1.50× faster; the bound is 1.49×."  # noqa: RUF001
     )
     assert "was 1.27× slower than with the ring" in wording.headline(sim_document(switch_ns=193_000_000))  # noqa: RUF001
     assert "was as fast as with the ring" in wording.headline(sim_document(switch_ns=150_000_000))

@@ -105,12 +105,12 @@ def gradients(step: int, size: int = SIZE) -> list[Any]:
     return [np.random.default_rng([step, rank]).standard_normal(size).astype(np.float32) * 4 for rank in range(WORKERS)]
 
 
-def in_lockstep(text: str, steps: int) -> list[Any]:
-    """The sum of each step."""
+def in_lockstep(text: str, steps: int, elements: int = 357) -> list[Any]:
+    """The sum of each step. elements: of a row, by default of a switch whose sums are verified (V4)."""
     ranks, found = [Compression(parse_codec(text), rank, WORKERS) for rank in range(WORKERS)], []
     for step in range(steps):
         arrays = gradients(step)
-        sum_together(ranks, arrays, TENSORS, step)
+        sum_together(ranks, arrays, TENSORS, step, elements)
         found.append(arrays[0])
     return found
 
@@ -233,7 +233,7 @@ def test_a_session_alone() -> None:
 def test_virtual_time(method: str, codec: str) -> None:
     """The same bits, of several sums at once, also where packets are lost."""
     simulation = SIMULATIONS[method](SimulationConfig(WORKERS, LinkConfig(10**9, 10_000, loss=0.05), codec=codec))
-    for step, total in enumerate(in_lockstep(codec, 2)):
+    for step, total in enumerate(in_lockstep(codec, 2, 360)):
         arrays, done = gradients(step), []
 
         def end(found: list[int], count: int) -> None:

@@ -94,7 +94,7 @@ class RowContext:
     @property
     def room(self) -> int:
         """Values of a packet beside a sum's tag."""
-        return JobTerms(verify=self.verify).resolved(ELEMENTS).room
+        return JobTerms(verify=self.verify).resolved(ELEMENTS, self.workers).room
 
 
 def row(
