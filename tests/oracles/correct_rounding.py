@@ -10,6 +10,8 @@ import numpy as np
 KINDS = {"float32": (24, -149, 128), "float64": (53, -1074, 1024), "float16": (11, -24, 16), "bfloat16": (8, -133, 128)}
 """Significant bits, exponent of the least number, exponent that no number reaches."""
 
+UNIT = 1074
+
 
 def nearest(total: Fraction, kind: str) -> float:
     """To the nearest number of that type, ties to even."""
@@ -21,9 +23,13 @@ def nearest(total: Fraction, kind: str) -> float:
     exponent -= size < Fraction(2) ** exponent
     unit = Fraction(2) ** max(exponent - precision + 1, least)
     rounded = round(size / unit) * unit  # Python rounds ties to even
-    if rounded >= Fraction(2) ** greatest:
-        return math.copysign(math.inf, total)
-    return math.copysign(float(rounded), total)
+    return (1 if total > 0 else -1) * (math.inf if rounded >= Fraction(2) ** greatest else float(rounded))
+
+
+def integer(value: float) -> int:
+    """A finite value in units of the least number of all types."""
+    numerator, denominator = value.as_integer_ratio()
+    return (numerator << UNIT) // denominator
 
 
 def combined(arrays: Sequence[Any], kind: str = "", divisor: int = 1) -> Any:
@@ -33,7 +39,8 @@ def combined(arrays: Sequence[Any], kind: str = "", divisor: int = 1) -> Any:
     for addends in zip(*(array.tolist() for array in arrays), strict=True):
         special = [addend for addend in addends if not math.isfinite(addend)]
         if special:
-            results.append(special[0] if len(set(map(str, special))) == 1 else math.nan)
+            results.append(special[0] if len(set(special)) == 1 and not math.isnan(special[0]) else math.nan)
         else:
-            results.append(nearest(sum(map(Fraction, addends), Fraction(0)) / divisor, kind or dtype.name))
+            total = Fraction(sum(map(integer, addends)), divisor << UNIT)
+            results.append(nearest(total, kind or dtype.name))
     return np.array(results, dtype)

@@ -17,6 +17,7 @@ from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import CodecSpec
 from switchagg.description import COMBINING
 from switchagg.errors import JobError
+from switchagg.native.native_exact import in_c
 from transport.contracts.group_contract import Array, Matching
 from transport.group.group_base import GroupBase
 from transport.group.staging import SWITCH, checked, ops_of, stage
@@ -79,7 +80,7 @@ class GlooGroup(GroupBase):
         self._gloo, self._gloo_calls = gloo, TorchGroup(gloo)
         self.job, self.rank, self.workers = job, self._gloo_calls.rank, self._gloo_calls.workers
         super().__init__()
-        self.compression = Compression(spec, self.rank, self.workers)
+        self.compression = Compression(in_c(spec), self.rank, self.workers)
         self._coded = CodedSessionCalls(self._allreduce, self.compression, lambda reason: self.close())
 
     def submit(self, request: CallRequest, array: Array) -> "Future[Any]":

@@ -23,6 +23,7 @@ from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import parse_codec
 from switchagg.lockstep import sum_together
 from switchagg.native.native_codec import missing
+from switchagg.native.native_exact import in_c
 
 VALUES, SHAPE = 1 << 20, (1024, 1024)
 TURNS = 5
@@ -36,7 +37,7 @@ def rate(codec: str, workers: int, turns: int = TURNS) -> float:
     In CPU time, the median of a few calls of 4 MB, whose collectives bring what this rank gave. Rows are coded by the
     compiled core, if it is there and has the codec.
     """
-    compression = Compression(parse_codec(codec), 0, workers)
+    compression = Compression(in_c(parse_codec(codec)), 0, workers)
     values = np.random.default_rng(1).standard_normal(VALUES).astype(np.float32)
     steps = _steps(compression.spec.codec, values, workers)
     times = []
@@ -55,8 +56,8 @@ def rate(codec: str, workers: int, turns: int = TURNS) -> float:
 
 def compiled(codec: str, workers: int) -> bool:
     """Whether the compiled core codes it."""
-    used = parse_codec(codec).for_workers(workers).codec
-    return isinstance(used, Codec) and not missing(used)
+    spec = parse_codec(codec).for_workers(workers)
+    return not missing(spec.codec) if isinstance(spec.codec, Codec) else in_c(spec) is not spec
 
 
 def _steps(codec: Codec | ArrayCodec, values: Array, workers: int) -> Sequence[Callable[[], Any]]:

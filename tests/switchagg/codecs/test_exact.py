@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -18,17 +17,10 @@ from switchagg.codecs.exact.nearest import Rounding
 from switchagg.description import shard_range
 from switchagg.native.library import missing
 from switchagg.native.native_exact import NativeExactSums
+from tests.oracles.correct_rounding import combined
 
 IN_C = pytest.param(NativeExactSums(), id="native", marks=pytest.mark.skipif(bool(missing()), reason=missing() or "-"))
 BOTH = pytest.mark.parametrize("codec", [pytest.param(ExactSums(), id="NumPy"), IN_C])
-
-FORMATS = {
-    "float32": (24, -149, 128),
-    "float64": (53, -1074, 1024),
-    "bfloat16": (8, -133, 128),
-    "float16": (11, -24, 16),
-}
-"""Bits of the significand, exponent of the least number, and that of the first power beyond the greatest."""
 
 
 def summed(codec: ExactSums, arrays: Sequence[Any], terms: SumTerms = SUM) -> list[Any]:
@@ -48,37 +40,10 @@ def summed(codec: ExactSums, arrays: Sequence[Any], terms: SumTerms = SUM) -> li
     return results
 
 
-def nearest(total: Fraction, name: str) -> float:
-    """By Fraction's own rounding, which takes ties to even."""
-    precision, least, end = FORMATS[name]
-    if not total:
-        return 0.0
-    size = abs(total)
-    exponent = size.numerator.bit_length() - size.denominator.bit_length()
-    exponent -= Fraction(2) ** exponent > size
-    unit = Fraction(2) ** max(exponent - precision + 1, least)
-    value = round(size / unit) * unit
-    return (1 if total > 0 else -1) * (math.inf if value >= Fraction(2) ** end else float(value))
-
-
-def integer(value: float) -> int:
-    """value * 2**1074."""
-    numerator, denominator = value.as_integer_ratio()
-    return (numerator << 1074) // denominator
-
-
-def expected(column: Sequence[float], name: str, divisor: int = 1) -> float:
-    kinds = {math.copysign(1, value) for value in column if math.isinf(value)}
-    if len(kinds) > 1 or any(map(math.isnan, column)):
-        return math.nan
-    return math.inf * kinds.pop() if kinds else nearest(Fraction(sum(map(integer, column)), divisor << 1074), name)
-
-
 def check(codec: ExactSums, arrays: Sequence[Any], terms: SumTerms = SUM) -> None:
     results = summed(codec, arrays, terms)
     name, divisor = terms.target or arrays[0].dtype.name, len(arrays) if terms.op == "avg" else 1
-    columns = zip(*(array.tolist() for array in arrays), strict=True)
-    want = np.array([expected(column, name, divisor) for column in columns], arrays[0].dtype)
+    want = combined(arrays, name, divisor)
     for result in results:
         assert result.tobytes() == want.tobytes(), (result[result != want], want[result != want])
 
