@@ -1,11 +1,11 @@
-"""A switch that lies: it adds 2**24 to a value of each hundredth sum. Start it in place of `switchagg switch`:
+"""A switch that lies: it changes a bit of a value in each hundredth sum. Start it in place of `switchagg switch`:
 
     python examples/lying_switch.py &
     export SWITCHAGG_SWITCH=tcp://127.0.0.1:5555
     torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
 
 Every rank ends with an error that names the chunk, and no gradient has a wrong value. With SWITCHAGG_VERIFY=off nobody
-notices: the training ends as ever, with other losses.
+notices: the training ends as ever, on gradients that are wrong.
 """
 
 from dataclasses import replace
@@ -31,12 +31,12 @@ class LyingPlane(ReferencePlane):
 
 
 def _lie(result: Bundle) -> Bundle:
-    """The result, (1, size), with a value that is too large, if it is a sum and its turn."""
+    """The result, (1, size), with a wrong value, if it is a sum and its turn."""
     packet = decode(result.tobytes(), header_only=True)
     if packet.op is not Op.SUM or packet.chunk % 100 != 99 or not packet.values.size:
         return result
     values = packet.values.copy()
-    values[7] += 1 << 24
+    values[7] ^= 1 << 29
     return np.frombuffer(encode(replace(packet, values=values)), np.uint8)[np.newaxis, :]
 
 

@@ -1,9 +1,11 @@
 """Sums of a real job over UDP, through switches that lie: every rank says so, and no array holds a wrong value."""
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from transport.switch.daemon_options import DaemonOptions
 from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
 
+EXAMPLE = Path(__file__).parents[3] / "examples/lying_switch.py"
 WORKERS, VALUES, SOON_S = 3, 20_000, 120.0
 TOKEN = "0123456789abcdef0123456789abcdef"
 Lie = Callable[[Packet, "LyingPlane"], Packet]
@@ -245,6 +248,19 @@ def test_an_honest_switch_gives_the_bits_of_host_methods_and_no_wrong_sums(
         for (array, counters), right in zip(ended, expected, strict=True):
             assert (array == right).all()
             assert counters.get("wrong_sums", 0) == 0
+
+
+def test_the_example_lies_and_only_verified_sums_tell(lying: Callable[..., SwitchDaemon], core: str) -> None:
+    spec = importlib.util.spec_from_file_location("lying_switch", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    given = [np.ones(60_000, np.float32) * (rank + 1) for rank in range(WORKERS)]
+    daemon, arrays = lying(example.LyingPlane), [array.copy() for array in given]
+    assert_all_say_so(outcomes(daemon, core, arrays), arrays, given)
+    ended = outcomes(daemon, core, [array.copy() for array in given], verify="off")
+    assert all((array != sum(range(1, WORKERS + 1))).sum() == 1 for array, _ in ended)
 
 
 def test_damage_on_a_wire_is_repaired_by_asking_again(lying: Callable[..., SwitchDaemon], core: str) -> None:
