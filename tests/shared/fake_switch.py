@@ -100,6 +100,7 @@ class FakeSession:
     """One rank's place, a `transport.contracts.group_contract.Group`. row: values that share an exponent."""
 
     method, row = "switch", 8
+    means: tuple[Any, ...] = ()
 
     compression = None
 

@@ -21,6 +21,7 @@ every rank. n: ranks, D: bytes.
 | allreduce, reduce, reduce-scatter: SUM | float32, float64, int16, 32, 64   | the group; float32 by its codec         |
 | ... SUM                                | float16, bfloat16                 | the group as float32; rounded once      |
 | allreduce: SUM, unnamed, from `least`  | float32, and what travels so      | with +ef: an error that says what to do |
+| SUM, AVG of these with codec `exact`   | floats of 16, 32, 64 bits         | the group, rounded once; sparse: error  |
 | ... SUM                                | 8 bit integers, bool              | the group; through a switch up to 64 KB |
 | ... AVG                                | floats; integers towards zero     | the group; the sum divided by n         |
 | ... PREMUL_SUM                         | the floats                        | the group, of the products              |
@@ -44,7 +45,8 @@ packets: all ranks hold the same bits. Integer sums wrap like PyTorch's.
 
 A group of one worker, of more than 64, or for whose job the switch has no slots free uses Gloo for everything; all its
 ranks take the same decision and rank 0 logs one warning. A switch that can't be reached is an error: for the default
-group in init_process_group, for others at their first collective.
+group in init_process_group, for others at their first collective. Codec `exact` lets no sum go to Gloo: one worker
+has a group then, too, and the other two are errors.
 
 Calls may be made inside a callback on an earlier call's Future, as PowerSGD does. They travel as a job of their own, in
 an order all ranks share, however many buckets are in flight; Gloo has no such order. Outside of DDP's communication
