@@ -12,7 +12,7 @@ Sends are paced by results: a chunk's result frees its slot for the chunk one wi
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from switchagg.calls.array_calls import chunked_call, description_call
 from switchagg.calls.chunked_call import ArrayCall, Call, ChunkedCall
+from switchagg.calls.mask import NO_KEY
 from switchagg.calls.small_call import Predictions, SmallCall
 from switchagg.calls.verified_sums import AwaitedResult, VerifiedSums
 from switchagg.description import WORDS, other_call
 from switchagg.job import MAX_CHILDREN, MODULUS, JobConfig
 from switchagg.priority import class_of
 from switchagg.rto import RetransmissionTimeout
-from switchagg.tag import KEY_BYTES
 from switchagg.window import CallInFlight, Window
 from switchagg.wire import (
     FLAG_RETRANSMISSION,
@@ -37,6 +37,7 @@ from switchagg.wire import (
     ROUTE_BITS,
     SHARE_BITS,
     Bundle,
+    Values,
     fault,
     frame_bytes,
     givers,
@@ -84,10 +85,10 @@ class Endpoint:
     """The worker `rank` of `job`. Every time is a monotonic `now_ns` from any origin, never decreasing.
 
     wire_rank: its index among what sends to its switch, which packets carry; None: as `rank` (H1). key: of the
-    generation, 16 bytes, for jobs that verify sums (V1).
+    generation, 16 bytes, for jobs that verify sums (V1); and 32 behind them for jobs whose sums are secret (X1).
     """
 
-    def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None, key: bytes = bytes(KEY_BYTES)) -> None:
+    def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None, key: bytes = NO_KEY) -> None:
         assert 0 <= rank < job.workers
         self.job = job
         self.rank = rank
@@ -125,7 +126,7 @@ class Endpoint:
         awaited: dict[int, tuple[CallInFlight, list[int], list[int]]] = {}
         touched: dict[int, Window] = {}
         rows_fields = headers(bundle).tolist()
-        wrong = self._wrong_rows(bundle, rows_fields) if self._sums and size > HEADER_BYTES else ()
+        values, wrong = self._verified(bundle if size == self._frame_bytes else bundle[:, :0], rows_fields)
         for row, fields in enumerate(rows_fields):
             window = self._window_of(fields, bundle[row])
             if window is None:
@@ -147,7 +148,6 @@ class Endpoint:
             entry[2].append(chunk - running.base)
         if not touched:
             return
-        values = payload(bundle)
         for running, rows, positions in awaited.values():
             if size > HEADER_BYTES:
                 running.call.write(positions, (values if len(rows) == count else values[rows]).astype(np.int32))
@@ -260,15 +260,14 @@ class Endpoint:
             and (not kind & ROUTE_BITS or self._gives(kind) != bool(elements))
         )
 
-    def _wrong_rows(self, bundle: Bundle, rows_fields: Sequence[tuple[int, ...]]) -> set[int]:
-        """The rows of a bundle that are wrong sums of chunks in flight (V5, V6)."""
-        assert self._sums is not None
-        awaited = []
-        for row, fields in enumerate(rows_fields):
+    def _verified(self, bundle: Bundle, rows_fields: Sequence[tuple[int, ...]]) -> tuple[Values, Container[int]]:
+        """A bundle's values, without masks (X3), and its rows that are wrong sums of chunks in flight (V5, V6)."""
+        awaited, values = [], payload(bundle)
+        for row, fields in enumerate(rows_fields if self._sums and values.size else ()):
             if self._is_result(fields, bundle.shape[1]) and self._awaits(window := self._windows[fields[4]], fields):
                 running = window.call_of(chunk := window.chunk[fields[2] - window.first_slot])
                 awaited.append(AwaitedResult(row, running.call, window.stream, running.base, chunk))
-        return self._sums.wrong_rows(awaited, payload(bundle)) if awaited else set()
+        return self._sums.verified(awaited, values) if self._sums else (values, ())
 
     def _refuse(self, window: Window, offset: int) -> None:
         """Take nothing of a wrong sum of a chunk in flight, and ask for it again, or give up (V7)."""

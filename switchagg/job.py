@@ -81,6 +81,9 @@ class PacketTerms:
     verify: str = choice(
         "auto", ("auto", "on", "off"), "Every rank verifies sums by tags (V1); auto: where E is 150 or more"
     )
+    secret: str = choice(
+        "off", ("off", "on"), "Every rank masks its values (X1): switches and wires see noise; needs a token"
+    )
     backups: int = integer(0, 0, MAX_PARTIAL - 1, "workers", "A sum doesn't wait for the last so many")
     close_after_ns: int = integer(0, 0, 10**12, "ns", "A sum waits so long at most; 0: for all but the backups")
 
@@ -93,6 +96,15 @@ class PacketTerms:
     def tag_elements(self) -> int:
         """Elements of a data chunk of op SUM that are its tag (V4); "auto" that nobody has resolved means no tags."""
         return TAG_ELEMENTS if self.verify == "on" else 0
+
+    @property
+    def secret_fault(self) -> str:
+        """Why sums that are asked to be secret can't be, and what to do, or "" (X1)."""
+        if self.secret == "on" and self.partial:
+            return "secret sums can't be partial: a mask would lack ranks; leave out backups and close_after_ns"
+        if self.secret == "on" and self.verify != "on":
+            return "secret sums need verify=on: who sees a masked sum could still change it"
+        return ""
 
 
 def verifies_by_default(elements: int, workers: int) -> bool:
@@ -146,7 +158,7 @@ class JobConfig(PacketTerms):
             raise ValueError(f"{sums} sums need more than {reserved} elements, not {self.elements}")
         if self.tag_elements and self.workers > MAX_VERIFIED:
             raise ValueError(f"verified sums of {self.workers} workers: 1 to {MAX_VERIFIED}; verify=off goes without")
-        if fault := fault_of(self):
+        if fault := fault_of(self) or self.secret_fault:
             raise ValueError(fault)
         end = -1
         for first, window in sorted((s.first_slot, s.window_slots) for s in self.streams):

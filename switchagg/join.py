@@ -147,7 +147,7 @@ class JobTerms(PacketTerms):
     def resolved(self, elements: int, workers: int = 0) -> Self:
         """With numbers in place of defaults. elements: of the link, where the terms name none. workers: of the job; 0:
         nobody says, and sums are verified only where the terms say so."""
-        verified = workers and verifies_by_default(self.elements or elements, workers)
+        verified = self.secret == "on" or (workers and verifies_by_default(self.elements or elements, workers))
         return replace(
             self,
             elements=self.elements or elements,

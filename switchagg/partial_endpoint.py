@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.calls.chunked_call import Call
+from switchagg.calls.mask import NO_KEY
 from switchagg.calls.partial_call import PartialCall
 from switchagg.endpoint import TOO_EARLY, Endpoint, version_flag
 from switchagg.job import MODULUS, JobConfig
 from switchagg.priority import class_of
-from switchagg.tag import KEY_BYTES
 from switchagg.window import Window
 from switchagg.wire import (
     CLOSE,
@@ -50,7 +50,7 @@ def ranks_in(counters: Mapping[str, int]) -> dict[str, float]:
     return {"ranks_mean": mean, "ranks_least": min(chunks), "chunks": total}
 
 
-def endpoint_of(job: JobConfig, rank: int, wire_rank: int | None = None, key: bytes = bytes(KEY_BYTES)) -> Endpoint:
+def endpoint_of(job: JobConfig, rank: int, wire_rank: int | None = None, key: bytes = NO_KEY) -> Endpoint:
     """The endpoint that a job needs. Arguments: as of `Endpoint`."""
     return (PartialEndpoint if job.partial else Endpoint)(job, rank, wire_rank, key)
 
@@ -59,7 +59,7 @@ class PartialEndpoint(Endpoint):
     """counters: also `early` results, which came before their chunks were sent, `early_refused`, `abstained`,
     `finalise_requests`, and `chunks_of_m`: data chunks of partial sums that hold the values of m ranks."""
 
-    def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None, key: bytes = bytes(KEY_BYTES)) -> None:
+    def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None, key: bytes = NO_KEY) -> None:
         super().__init__(job, rank, wire_rank, key)
         self._header_only: deque[tuple[Window, int, int]] = deque()
         """Abstentions and requests to finalise: (window, chunk, CLOSE or 0)."""

@@ -14,7 +14,7 @@ results are written into it as they come, so a call needs no copy of the tensor.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from switchagg.calls.small_call import WIDE, SmallCall, small_rows
 from switchagg.codecs import FIXED_POINT, PLAIN, RAW, SPLIT, Array, CallShape, Codec, Codes, Coding, codec_for
 from switchagg.codecs.array_codec import Reduction
 from switchagg.codecs.codec import lost
-from switchagg.codecs.limbs import LIMBS
 from switchagg.codecs.limbs import WORKERS_MOST as LIMB_WORKERS
 from switchagg.description import NOTHING, WORDS, Words
 from switchagg.job import JobConfig
@@ -122,7 +121,7 @@ def _way(
     if used.word(dtype).itemsize == 8 and workers > LIMB_WORKERS:
         raise ValueError(f"sums of {dtype} are exact for at most {LIMB_WORKERS} workers, not {workers}")
     if row_of(dtype, elements, used)[1] < 1:
-        least = LIMBS if used.word(dtype).itemsize == 8 else 2
+        least = next(most for most in count(elements) if row_of(dtype, most, used)[1])
         raise ValueError(f"{dtype} needs at least {least} elements per packet, not {elements}")
     return Op.SUM if op == "sum" else Op.MAX, used
 

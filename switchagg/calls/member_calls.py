@@ -24,6 +24,9 @@ from switchagg.description import DESCRIBED_WORKERS_MOST, Words
 from switchagg.job import JobConfig
 from switchagg.layout import EVERYONE, shares_of
 from switchagg.priority import class_of
+from switchagg.wire import Op
+
+NO_SECRET_MAXIMA = "a switch compares only what it can read; in a secret job gather all ranks' values and compare them"
 
 
 @dataclass(slots=True)
@@ -180,6 +183,8 @@ class MemberCalls:
             # Q8: a partial sum wouldn't wait for all
             array, shares = np.zeros(1, np.int32), shares_of("broadcast") if job.partial else EVERYONE
         call = array_call(array, request.op, job, codec, shares._replace(routed=self.routed), residual)
+        if call.op is Op.MAX and job.secret == "on" and coding is None:
+            raise ValueError(f"op max of {array.dtype}: {NO_SECRET_MAXIMA}")
         cut = {}
         if self._split_calls and request.stream is None:
             cut = split(call, job, self.ledger.turns.streams_of(request.priority))

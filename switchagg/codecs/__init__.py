@@ -11,6 +11,7 @@ import numpy as np
 
 from switchagg.codecs.array_codec import ArrayCodec
 from switchagg.codecs.codec import Array, CallShape, Codec, Codes, Coding, RowIndex
+from switchagg.codecs.constant import EXPONENTS, Constant
 from switchagg.codecs.exact.exact import ExactSums
 from switchagg.codecs.fixed_point import FixedPoint
 from switchagg.codecs.gathered.dgc import DeepGradientCompression
@@ -49,6 +50,7 @@ CODECS: dict[str, Codec] = {
         Fp16(16),
         Bf16(16),
         *map(ByWorkers, FAMILIES),
+        *map(Constant, EXPONENTS),
         PLAIN,
     )
     for variant in (codec, *codec.variants)

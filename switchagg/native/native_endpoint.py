@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from switchagg.calls.chunked_call import ArrayCall
+from switchagg.calls.mask import NO_KEY
 from switchagg.codecs import Codec
 from switchagg.description import WORDS, difference
 from switchagg.endpoint import NO_BETTER, TOO_EARLY, CallCompleted, Event, StreamFailed, WrongSum
@@ -23,6 +24,7 @@ from switchagg.native.headers import (
     SA_ENDPOINT_ALL_COUNTERS,
     SA_ENDPOINT_CHUNKS_OF,
     SA_KEY_BYTES,
+    SA_MASK_KEY_BYTES,
     SA_NO_EVENT,
     SA_WRONG_SUM,
     SA_WRONG_SUM_TOO_EARLY,
@@ -89,11 +91,9 @@ class NativeEndpoint:
 
     _handle: int | None = None  # what __del__ finds if __init__ has failed
 
-    def __init__(
-        self, job: JobConfig, rank: int, wire_rank: int | None = None, key: bytes = bytes(SA_KEY_BYTES)
-    ) -> None:
+    def __init__(self, job: JobConfig, rank: int, wire_rank: int | None = None, key: bytes = NO_KEY) -> None:
         assert 0 <= rank < job.workers
-        assert len(key) == SA_KEY_BYTES
+        assert len(key) >= SA_KEY_BYTES + SA_MASK_KEY_BYTES * (job.secret == "on")
         self._library = load()
         self.job = job
         self.rank = rank

@@ -1,5 +1,5 @@
 """Are the endpoints in Python and in C the same machine? Both get the same inputs, step by step: W1 to W9, W12,
-F1 to F7, Q6 to Q8 in jobs with partial sums, V4 to V9 in those with verified ones.
+F1 to F7, Q6 to Q8 in jobs with partial sums, V4 to V9 in those with verified ones, X3 in those with secret ones.
 
 A script is drawn from a seed: calls of all kinds, sending with all limits, results in any order, lost, twice, spoilt,
 unknown senders, timers early and late; in verified jobs sums that are tampered with. After every step the frames must
@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from switchagg.calls.array_calls import array_call, split
+from switchagg.calls.mask import NO_KEY
 from switchagg.codecs import FIXED_POINT, Codec, codec_named
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import CallSignature, Words
@@ -52,7 +53,7 @@ def awkward_values(rng: random.Random, size: int, dtype: type) -> NDArray[Any]:
 class Pair:
     """One worker, twice."""
 
-    def __init__(self, job: JobConfig, rank: int, start: int, key: bytes = bytes(16)) -> None:
+    def __init__(self, job: JobConfig, rank: int, start: int, key: bytes = NO_KEY) -> None:
         self.python = endpoint_of(job, rank, key=key)
         self.native = NativeEndpoint(job, rank, key=key)
         self._calls: dict[int, tuple[Any, Any]] = {}
@@ -116,7 +117,7 @@ class Pair:
 class Script:
     """A job, its workers in pairs, a switch, and the results in flight to each rank."""
 
-    def __init__(self, seed: int, partial: bool = False, verified: bool = False) -> None:
+    def __init__(self, seed: int, partial: bool = False, verified: bool = False, secret: bool = False) -> None:
         rng = self.rng = random.Random(seed)
         streams, first = [], 0
         for _ in range(rng.choice([1, 1, 2, 3])):
@@ -142,16 +143,18 @@ class Script:
             self.job = replace(self.job, workers=workers, **terms)
         if verified:
             self.job = replace(self.job, verify="on", elements=max(self.job.elements, 8))
+        if secret:
+            self.job = replace(self.job, secret="on")
         self.marked = rng.choice([0, 0, 0.02, 0.3, 1])  # of what arrives
         self.switch = ReferencePlane(first, self.job.elements)
         self.switch.admit(self.job, range(self.job.workers))
         # Only a worker alone can start near the end of the chunk numbers: its own frames are its results.
         start = rng.choice([0, 2**32 - 5, 2**33 - 1]) if self.job.workers == 1 else 0
-        key = random.Random(seed).randbytes(16)
+        key = random.Random(seed).randbytes(len(NO_KEY))
         self.pairs = [Pair(self.job, rank, start, key) for rank in range(self.job.workers)]
         self.under_way: list[list[bytes]] = [[] for _ in self.pairs]
         self.codecs = random.Random(~seed)
-        names = ["lanes4", "lanes8", "lanes16"]
+        names = ["lanes4", "lanes8", "lanes16"] + ["constant0", "constant16"] * (self.job.elements > 8)
         names += ["rotated8", "thc", "ternary", "sign", "bf16"] if partial else []  # decoded as sums of fewer ranks
         self.codec = self.codecs.choice([FIXED_POINT] * 2 * len(names) + [codec_named(name) for name in names])
         self.described = rng.random() < 0.5 and not partial
@@ -298,11 +301,13 @@ class Script:
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")  # sums beyond the float type are among what is compared
-@pytest.mark.parametrize("partial", [False, True])
-@pytest.mark.parametrize("verified", [False, True])
-def test_every_step_is_the_same(seed: int, partial: bool, verified: bool) -> None:
+@pytest.mark.parametrize(
+    ("partial", "verified", "secret"),
+    [(False, False, False), (True, False, False), (False, True, False), (True, True, False), (False, True, True)],
+)
+def test_every_step_is_the_same(seed: int, partial: bool, verified: bool, secret: bool) -> None:
     try:
-        Script(seed, partial, verified).run()
+        Script(seed, partial, verified, secret).run()
     except AssertionError as error:
         pytest.fail(f"{error}\nreplay: python -m pytest tests/conformance -k every_step_is_the_same --seed {seed}")
 

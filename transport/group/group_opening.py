@@ -24,7 +24,7 @@ from transport.collectives.execution import Runner
 from transport.collectives.programs import SEGMENT_BYTES
 from transport.contracts.group_contract import Array, Group
 from transport.group.host_group import HostGroup, Submit
-from transport.group.method_name import METHODS, host_methods, parse
+from transport.group.method_name import METHODS, host_methods, not_secret, parse
 from transport.links.link import Address
 from transport.links.link_kinds import LINKS, links_with
 from transport.meshes.hello import Meeting
@@ -106,7 +106,7 @@ class GroupOptions:
         return cls(**options, more={name: value for name, value in values.items() if name not in known})
 
     @property
-    def secret(self) -> str:
+    def job_token(self) -> str:
         """The job's token, or "" without one. Raises JobError."""
         return job_token(self.token, self.token_file)
 
@@ -168,7 +168,7 @@ class _Opening:
 
     def connect(self, terms: str) -> Mesh:
         """Meet the other ranks. terms: what all must say alike of their method."""
-        meeting = Meeting(self.job, terms, self.how.secret, self.how.timeout_s)
+        meeting = Meeting(self.job, terms, self.how.job_token, self.how.timeout_s)
         options, bound = self.how.more, self.bound
         return connect_mesh(self.link, self.rank, self.addresses, options=options, bound=bound, **vars(meeting))
 
@@ -210,6 +210,8 @@ def open_group(
         opening = _Opening(method, link, rank, addresses, servers, job, how, bound)
         if method == "switch":
             return _open_switch_group(opening)
+        if how.more.get("secret", PacketTerms.secret) != PacketTerms.secret:
+            raise JobError(f"option secret: {not_secret(method)}")
         if not 0 <= rank < len(addresses):
             raise JobError(f"rank {rank} of {len(addresses)} workers: 0 to {len(addresses) - 1}")
         if method == "ps":
@@ -243,6 +245,8 @@ def open_fallback_group(
         raise JobError(f"option fallback: {error}") from None
     if name.method not in host_methods() or name.codec or name.schedule:
         raise JobError(f"option fallback '{fallback}': one of {', '.join(host_methods())}, perhaps with a link")
+    if options.secret == "on":
+        raise JobError(f"option fallback: {not_secret(name.method)}")
     if options.codec_spec.lossy or options.codec_spec.warmup:
         raise JobError(f"option fallback: with a codec that loses nothing; {options.codec} has a memory of its own")
     if options.keys and not LINKS[name.link].keys:
@@ -255,7 +259,7 @@ def open_fallback_group(
         codec=options.codec,
         codec_elements=options.packet_elements,
         verify=options.verify,
-        token=options.secret,
+        token=options.job_token,
         more={"keys": options.keys} if options.keys else {},
     )
     join = partial(SwitchGroup.join, switch, job, rank, len(addresses))
@@ -297,7 +301,7 @@ def _open_ps_group(opening: _Opening) -> Group:
         config = PsConfig(len(workers), len(servers) or len(workers), **named)
     except (TypeError, ValueError) as error:
         raise JobError(f"option ps: {error}") from error
-    options = PsOptions(timeout_s=how.timeout_s, credit_bytes=how.credit_bytes, token=how.secret, link=how.more)
+    options = PsOptions(timeout_s=how.timeout_s, credit_bytes=how.credit_bytes, token=how.job_token, link=how.more)
     named = {"config": config, "job": opening.job, "options": options, "bound": opening.bound}
     return opening.coded(open_ps_group(opening.link, opening.rank, workers, servers, **named))
 

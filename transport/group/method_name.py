@@ -235,6 +235,11 @@ def links_of(method: str) -> tuple[str, ...]:
     return (first, *(link for link in links_with(end) if link != first)) if end else ()
 
 
+def not_secret(method: str) -> str:
+    """What to tell who asks a method other than the switch for secret sums."""
+    return f"sums by {method} travel as they are; use method switch, or have a link encrypt: @zeromq with keys"
+
+
 GLOO_CODECS = ("bf16", "fp16")
 """PyTorch's own compress hooks as codecs of `gloo~`: they have Gloo sum 16-bit floats. It also takes codecs whose sums
 are exact."""

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from switchagg.calls.mask import MASK_KEY_BYTES
 from switchagg.errors import JobError
 
 TOKEN_VARIABLE = "SWITCHAGG_TOKEN"
@@ -17,6 +18,7 @@ TOKEN_FILE_VARIABLE = "SWITCHAGG_TOKEN_FILE"
 
 TOKEN_CHARACTERS_MIN = 16
 MAKE_ONE = "openssl rand -hex 32"
+SET_ONE = f"set {TOKEN_VARIABLE} to the same secret on all ranks (`{MAKE_ONE}`)"
 SUM_KEY_BYTES = 16
 
 
@@ -76,5 +78,14 @@ def key_check(token: str, job: str) -> int:
 
 def sum_key(token: str, job: str, generation: int, nonces: Sequence[int]) -> bytes:
     """The key of a generation's verified sums (C26). nonces: below 2**64, each rank's, in order of rank."""
+    return _fresh_key(SUM_KEY_BYTES, b"sa sums", token, job, generation, nonces)
+
+
+def mask_key(token: str, job: str, generation: int, nonces: Sequence[int]) -> bytes:
+    """The key of a generation's masks (X2), of the same facts."""
+    return _fresh_key(MASK_KEY_BYTES, b"sa masks", token, job, generation, nonces)
+
+
+def _fresh_key(size: int, purpose: bytes, token: str, job: str, generation: int, nonces: Sequence[int]) -> bytes:
     fresh = generation.to_bytes(4, "big") + b"".join(nonce.to_bytes(8, "big") for nonce in nonces)
-    return hashlib.blake2b(fresh, digest_size=SUM_KEY_BYTES, key=job_key(token, job), person=b"sa sums").digest()
+    return hashlib.blake2b(fresh, digest_size=size, key=job_key(token, job), person=purpose).digest()

@@ -29,7 +29,7 @@ from switchagg.job import ELEMENTS_MTU_1500, MAX_SLOTS
 from switchagg.join import JobTerms, LocalOptions, MemberOptions
 from switchagg.option_syntax.option_fields import integer, shared_fields
 from transport.contracts.group_contract import Group
-from transport.group.method_name import MethodName, parse
+from transport.group.method_name import MethodName, not_secret, parse
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.links.link_kinds import LINKS, links_with
 from transport.meshes.job_key import job_token, new_token
@@ -124,6 +124,8 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
                 f"{METHOD_VARIABLE}={self.method} names codec {name.codec}, {CODEC_VARIABLE}={self.codec} names "
                 f"{codec}: leave one of them out"
             )
+        if self.secret != JobTerms.secret and not name.is_switch:
+            raise dist.DistBackendError(f"SWITCHAGG_SECRET={self.secret}: {not_secret(name.method)}")
         return replace(name, codec=codec)
 
     @property

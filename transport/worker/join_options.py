@@ -10,7 +10,7 @@ from switchagg.job import JobConfig
 from switchagg.join import CALL_TIMEOUT_S, TIMEOUT_NS_MAX, JobTerms, LocalOptions, MemberOptions
 from transport.links.link_kind import LinkKind
 from transport.links.link_kinds import LINKS, links_with
-from transport.meshes.job_key import job_token, key_check
+from transport.meshes.job_key import SET_ONE, job_token, key_check
 from transport.rdma.provider import RdmaOptions
 
 CREDIT_BYTES = 1 << 17
@@ -102,10 +102,15 @@ class JoinOptions(JobTerms, MemberOptions, LocalOptions):
         """The terms as the join says them, without defaults. Raises JobError for a token that can't be one."""
         codec = self.codec_spec.agreed_text(self.codec_seed)
         terms = replace(self.terms, codec=codec, codec_seed=0).resolved(self.kind.elements, workers)
-        return replace(terms, key_check=key_check(self.secret, job)) if terms.verify == "on" else terms
+        token = self.job_token
+        if fault := terms.secret_fault:
+            raise JobError(fault)
+        if terms.secret == "on" and not token:
+            raise JobError(f"secret sums need a token: {SET_ONE}")
+        return replace(terms, key_check=key_check(token, job)) if terms.verify == "on" else terms
 
     @property
-    def secret(self) -> str:
+    def job_token(self) -> str:
         """The job's token, or "" without one. Raises JobError."""
         return job_token(self.token, self.token_file)
 

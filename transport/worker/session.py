@@ -43,7 +43,7 @@ from transport.contracts.group_contract import Matching
 from transport.control import control_messages
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.links.hop_tags import TAG_BYTES, HopKeys
-from transport.meshes.job_key import sum_key
+from transport.meshes.job_key import mask_key, sum_key
 from transport.worker.coded_calls import CodedSessionCalls
 from transport.worker.exit_reason import exit_reason, listen
 from transport.worker.join_options import JoinOptions
@@ -111,8 +111,8 @@ class SwitchSession:
             members = {place.rank: place for place in admitted.members}
             framing_bytes = options.kind.framing.packet_bytes + (TAG_BYTES if admitted.hop_keys else 0)
             diagnosis = PathDiagnosis(membership, self.job, members, join.address, switch_address, framing_bytes)
-            key = sum_key(options.secret, join.job, self.job.generation, admitted.nonces)
-            loop = self._open_loop(end, admitted, join.incarnation, diagnosis, key)
+            facts = options.job_token, join.job, self.job.generation, admitted.nonces
+            loop = self._open_loop(end, admitted, join.incarnation, diagnosis, sum_key(*facts) + mask_key(*facts))
         except BaseException as error:
             membership.give_up_joining(error)
             raise

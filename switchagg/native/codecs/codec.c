@@ -7,6 +7,7 @@
 /* A new codec has a file, and a name here. */
 #define SA_CODECS(CODEC) \
     CODEC(fixed_point) CODEC(plain) CODEC(narrow) CODEC(split) CODEC(raw) CODEC(wide_fixed_point) \
+    CODEC(constant0) CODEC(constant4) CODEC(constant8) CODEC(constant16) \
     CODEC(lanes16) CODEC(lanes10) CODEC(lanes8) CODEC(lanes6) CODEC(lanes5) CODEC(lanes4) \
     CODEC(rotated16) CODEC(rotated10) CODEC(rotated8) CODEC(rotated6) CODEC(rotated5) CODEC(rotated4) \
     CODEC(thc) CODEC(thc_table) CODEC(fp16) CODEC(bf16) CODEC(qsgd16) CODEC(qsgd10) \

@@ -38,6 +38,7 @@ struct sa_codec {
     uint32_t lane_bits; /* bits per lane if words hold several values; else 0 */
     uint32_t levels;    /* of its lanes: h; 0: the greatest that so many workers allow */
     enum sa_rounding rounding;
+    int32_t exponent;   /* of magnitudes, where the codec says it: 2^exponent is above all (F22) */
     uint32_t signed_words; /* honest sums never wrap as numbers in two's complement; else never as numbers without a sign (V3) */
     uint32_t (*width)(const struct sa_coding *coding); /* values in a row */
 

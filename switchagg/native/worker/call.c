@@ -294,6 +294,13 @@ void sa_call_read(struct sa_call *call, uint32_t stream, uint64_t chunk, uint64_
     if (!call->verified || sa_op(kind) == SA_OP_MAX) return;
     struct sa_tag_terms terms = call->form->terms(call, position);
     if (!terms.gives_nothing) sa_verified_put_tag(call->verified, stream, chunk, &terms, payload);
+    if (call->verified->unmasked) sa_verified_mask(call->verified, stream, chunk, payload);
+}
+
+const uint8_t *sa_call_unmasked(const struct sa_call *call, uint32_t stream, uint64_t chunk, uint32_t kind,
+                                const uint8_t *payload) {
+    if (!call->verified || !call->verified->unmasked || sa_op(kind) == SA_OP_MAX) return payload;
+    return sa_verified_unmask(call->verified, stream, chunk, kind, payload);
 }
 
 SA_VECTORISED static uint32_t sa_count_below(const sa_uint32_at *restrict result, uint32_t count,

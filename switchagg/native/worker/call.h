@@ -80,8 +80,12 @@ uint64_t sa_call_codes(const struct sa_coding *coding, const struct sa_submissio
 void sa_call_init(struct sa_call *call, const struct sa_coding *coding, const struct sa_submission *submission,
                   const struct sa_caller *caller, int16_t *codes);
 
-/* Write a chunk's payload, with its tag if it has one. kind: of its packets; chunk: its number in the stream. */
+/* Write a chunk's payload, with its tag and mask if it has these. kind: of its packets; chunk: its number in the stream. */
 void sa_call_read(struct sa_call *call, uint32_t stream, uint64_t chunk, uint64_t position, uint32_t kind, uint8_t *payload);
+
+/* Returns the payload of a result without its mask, if it has one (X3); it is valid until the next call. */
+const uint8_t *sa_call_unmasked(const struct sa_call *call, uint32_t stream, uint64_t chunk, uint32_t kind,
+                                const uint8_t *payload);
 
 /* Whether a result can be right: a sum by its tag; a maximum, to which this rank gives, is nowhere below its values (V6). */
 int sa_call_fits(struct sa_call *call, uint32_t stream, uint64_t chunk, uint64_t position, uint32_t kind, int gives,

@@ -227,6 +227,7 @@ static void sa_take(struct sa_endpoint *endpoint, const uint8_t *datagram, uint3
     if (payload && endpoint->size_only) {
         running->call.form->pass(&running->call, position);
     } else if (payload) {
+        payload = sa_call_unmasked(&running->call, window->stream, slot->chunk, slot->kind, payload);
         if (!sa_call_fits(&running->call, window->stream, slot->chunk, position, slot->kind, sa_gives(endpoint, kind), payload) &&
             !sa_holds_wrong(&running->call, position)) {
             sa_refuse(endpoint, window, offset);
@@ -550,6 +551,7 @@ SA_EXPORT struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t
     int missing = !endpoint->windows || !endpoint->by_priority || !endpoint->next_order || !endpoint->touched ||
                   !endpoint->scratch || sa_verified_init(&endpoint->verified, job, rank, key);
     endpoint->bytes += sizeof(uint32_t) * endpoint->verified.elements * endpoint->verified.hash.count;
+    if (endpoint->verified.unmasked) endpoint->bytes += sizeof(uint32_t) * job->elements;
     for (uint32_t stream = 0; stream < streams && !missing; stream++) {
         missing = sa_window_init(endpoint->windows, job, stream);
         endpoint->bytes += sa_window_bytes(&endpoint->windows[stream]);

@@ -80,8 +80,8 @@ enum sa_endpoint_counter {
     SA_ENDPOINT_ALL_COUNTERS = SA_ENDPOINT_CHUNKS_OF + SA_WORKERS_MAX + 1
 };
 
-/* wire_rank: the worker's index among what sends to its switch (H1). key: SA_KEY_BYTES, of the generation, which all workers
-   have and the switch hasn't (V1). Returns NULL without memory. */
+/* wire_rank: the worker's index among what sends to its switch (H1). key: SA_KEY_BYTES, and behind
+   them, of a job with secret sums, SA_MASK_KEY_BYTES; of the generation: all workers have it and the switch hasn't (V1, X1). Returns NULL without memory. */
 struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t rank, uint32_t wire_rank, const uint8_t *key);
 void sa_endpoint_free(struct sa_endpoint *endpoint);
 uint32_t sa_endpoint_frame_bytes(const struct sa_endpoint *endpoint);

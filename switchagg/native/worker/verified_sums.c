@@ -98,7 +98,30 @@ int sa_verified_init(struct sa_verified_sums *sums, const struct sa_job *job, ui
     sums->key = sa_tag_key_of(key);
     sa_linear_hash_init(&sums->hash, &sums->key, words, coefficients);
     sums->code_mark = sa_tag_random(&sums->key, 0, 0, SA_TAG_CODE_MARK, 0, 0);
-    return 0;
+    if (job->secret != SA_SECRET_ON) return 0;
+    sums->mask_key = sa_mask_key_of(key + SA_KEY_BYTES);
+    sums->unmasked = calloc(job->elements, sizeof *sums->unmasked);
+    return sums->unmasked ? 0 : -1;
 }
 
-void sa_verified_end(struct sa_verified_sums *sums) { free(sums->hash.coefficients); }
+void sa_verified_end(struct sa_verified_sums *sums) {
+    free(sums->hash.coefficients);
+    free(sums->unmasked);
+}
+
+/* ---- masks */
+
+void sa_verified_mask(const struct sa_verified_sums *sums, uint32_t stream, uint64_t chunk, uint8_t *payload) {
+    sa_mask(&sums->mask_key, chunk, stream, sums->rank, sums->rank + 1, payload, sums->hash.count, payload);
+}
+
+const uint8_t *sa_verified_unmask(const struct sa_verified_sums *sums, uint32_t stream, uint64_t chunk, uint32_t kind,
+                                  const uint8_t *payload) {
+    uint32_t count = sums->hash.count, owner = sa_owner(kind), first = 0, end = sums->workers;
+    uint8_t *out = (uint8_t *)sums->unmasked;
+    if (sa_route(kind) == SA_ROUTE_FROM_OWNER) first = owner, end = owner + 1;
+    memcpy(out + 4ull * count, payload + 4ull * count, 4ull * SA_TAG_LIMBS);
+    sa_mask(&sums->mask_key, chunk, stream, end, first, payload, count, out);
+    if (sa_route(kind) == SA_ROUTE_TO_OWNER) sa_mask(&sums->mask_key, chunk, stream, owner, owner + 1, out, count, out);
+    return out;
+}

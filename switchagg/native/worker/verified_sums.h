@@ -1,9 +1,10 @@
 /* Verified sums at a worker (V2 to V9 of PROTOCOL.md): what a data chunk's tag is, and whether a result's fits, as
-   switchagg/tag.py. */
+   switchagg/tag.py; and what masks those sums that are secret, too (X1 to X3), as switchagg/calls/mask.py. */
 #ifndef SWITCHAGG_VERIFIED_SUMS_H
 #define SWITCHAGG_VERIFIED_SUMS_H
 
 #include "switchagg/native/rule/job.h"
+#include "switchagg/native/rule/mask.h"
 #include "switchagg/native/rule/tag.h"
 
 /* The facts of a data chunk that its tag depends on, besides its words. */
@@ -24,9 +25,11 @@ struct sa_verified_sums {
     struct sa_tag_key key;
     struct sa_linear_hash hash; /* of all elements before the tag */
     uint64_t code_mark; /* a rank whose own code is the agreed one adds it */
+    struct sa_mask_key mask_key;
+    uint32_t *unmasked; /* E elements, for a moment; NULL: the job's sums aren't secret */
 };
 
-/* rank: in the job; key: SA_KEY_BYTES. Returns 0, or -1 without memory. */
+/* rank: in the job; key: SA_KEY_BYTES, and behind them, of a job with secret sums, SA_MASK_KEY_BYTES. Returns 0, or -1 without memory. */
 int sa_verified_init(struct sa_verified_sums *sums, const struct sa_job *job, uint32_t rank, const uint8_t *key);
 void sa_verified_end(struct sa_verified_sums *sums);
 
@@ -37,5 +40,13 @@ void sa_verified_put_tag(const struct sa_verified_sums *sums, uint32_t stream, u
 /* Whether a result of op SUM is the sum of what the ranks gave that give values to packets of this kind. */
 int sa_verified_fits(const struct sa_verified_sums *sums, uint32_t stream, uint64_t chunk, uint32_t kind,
                      const struct sa_tag_terms *terms, const uint8_t *payload);
+
+/* Mask the words before the tag of what this rank gives. */
+void sa_verified_mask(const struct sa_verified_sums *sums, uint32_t stream, uint64_t chunk, uint8_t *payload);
+
+/* Returns a result's payload without the masks of the ranks that give values to packets of this kind; it is valid until
+   the next call. */
+const uint8_t *sa_verified_unmask(const struct sa_verified_sums *sums, uint32_t stream, uint64_t chunk, uint32_t kind,
+                                  const uint8_t *payload);
 
 #endif
