@@ -113,6 +113,31 @@ def lossy_sums(rank: int, group: Group) -> list[bytes]:
 
 
 @pytest.mark.filterwarnings("ignore:the Python core carries")
+@pytest.mark.parametrize("codec", ["fixed_point", "lanes8:least=0"])
+def test_bits_are_those_of_a_switch_whose_sums_are_verified(codec: str) -> None:
+    """Rows are as short everywhere (V4): through a switch from both cores, by host methods, and in virtual time."""
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=4096)) as daemon:
+        options = {"switch": daemon.control_endpoint, "bind": "127.0.0.1", "window_slots": 64, "streams": 1}
+        cores = ["python", "auto", "python", "auto"]
+        found = on_every_rank("switch", lossy_sums, elements=ELEMENTS, codec=codec, verify="on", core=cores, **options)
+    assert all(one == found[0] for one in found), found
+    for method in ("ring", "ps"):
+        hosts = {"codec": codec, "codec_elements": ELEMENTS}
+        assert on_every_rank(method, lossy_sums, verify="on", **hosts) == found
+        assert on_every_rank(method, lossy_sums, verify="off", **hosts) != found
+    link = LinkConfig(10**9, 10_000)
+    config = SimulationConfig(WORKERS, link, elements=ELEMENTS, streams=1, codec=codec, verify="on")
+    for kind in ("switch", "halving_doubling"):
+        simulation = SIMULATIONS[kind](config)
+        arrays = [values(rank, "float32", 900) for rank in range(WORKERS)]
+        done: list[int] = []
+        for rank, array in enumerate(arrays):
+            simulation.launch(rank, array, "sum", partial(_one_of_all, simulation, done))
+        simulation.run("a verified sum")
+        assert [array.tobytes() for array in arrays] == [found[0][0]] * WORKERS
+
+
+@pytest.mark.filterwarnings("ignore:the Python core carries")
 @pytest.mark.parametrize("name", ["lanes16", "lanes8", "rotated8", "thc", "ternary"])
 def test_lanes_have_the_same_bits_everywhere(name: str) -> None:
     """F9 to F11, F14: through a switch with one stream, from both cores, by host methods, and in virtual time."""
