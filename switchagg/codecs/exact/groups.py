@@ -99,7 +99,7 @@ class Widths(NamedTuple):
     words: Integers
 
 
-class Lanes(NamedTuple):
+class DigitLanes(NamedTuple):
     """A digit of so many bits that stands in lanes of `width` bits, so many to a word."""
 
     bits: int
@@ -117,7 +117,7 @@ class Digits(NamedTuple):
 
     bits: int
     full: int
-    lanes: tuple[Lanes, ...]
+    lanes: tuple[DigitLanes, ...]
 
     @property
     def total(self) -> int:
@@ -142,7 +142,7 @@ def digits_of(span: int, workers: int) -> Digits:
     half = WORD_BITS // 2 - headroom
     lower = half if half < rest <= half + THIRD - headroom else 0
     widths = [part for part in (lower, rest - lower) if part]
-    lanes = (Lanes(part, part + headroom, WORD_BITS // (part + headroom)) for part in widths)
+    lanes = (DigitLanes(part, part + headroom, WORD_BITS // (part + headroom)) for part in widths)
     return Digits(bits, full, tuple(lanes))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.codecs.codec import Array
-from switchagg.codecs.exact.groups import GROUP, Codes, Digits, Lanes, Widths, digits_of, split, type_of, widths_of
+from switchagg.codecs.exact.groups import GROUP, Codes, DigitLanes, Digits, Widths, digits_of, split, type_of, widths_of
 from switchagg.codecs.exact.nearest import Rounding, to_nearest
 
 Words = NDArray[np.uint32]
@@ -94,7 +94,7 @@ def _integers(sums: Words, size: int, span: int, digits: Digits, workers: int) -
     return np.stack([*integers, carry])
 
 
-def _to_lanes(digit: Words, lanes: Lanes) -> Words:
+def _to_lanes(digit: Words, lanes: DigitLanes) -> Words:
     """Value i in word i mod H, lane i // H, of H words."""
     count, size = digit.shape
     words = lanes.words(size)
@@ -105,13 +105,13 @@ def _to_lanes(digit: Words, lanes: Lanes) -> Words:
     return words_of
 
 
-def _from_lanes(words: Words, size: int, lanes: Lanes) -> Words:
+def _from_lanes(words: Words, size: int, lanes: DigitLanes) -> Words:
     columns: Words = np.right_shift(words[:, np.newaxis], _shifts(lanes))
     columns &= np.uint32((1 << lanes.width) - 1)
     return columns.reshape(len(words), -1)[:, :size]
 
 
-def _shifts(lanes: Lanes) -> Words:
+def _shifts(lanes: DigitLanes) -> Words:
     return np.arange(lanes.per_word, dtype=np.uint32)[:, np.newaxis] * np.uint32(lanes.width)
 
 
