@@ -22,6 +22,7 @@ SOURCES = {
     "fuzz_endpoint": [
         "plane.c",
         "tag.c",
+        "mask.c",
         "endpoint.c",
         "verified_sums.c",
         "partial_sums.c",

@@ -19,6 +19,7 @@ SOURCES = (
     "directory",
     "udp",
     "tag",
+    "mask",
     "endpoint",
     "verified_sums",
     "partial_sums",

@@ -39,7 +39,10 @@ def wrong_verdicts(core: Path, folder: Path, trials: int) -> dict[str, int]:
     compiler = shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("needs a C compiler")
-    files = [ROOT / "tests/native/tampered_sums.c", source("verified_sums.c", core), source("tag.c", core)]
+    files = [
+        ROOT / "tests/native/tampered_sums.c",
+        *(source(name, core) for name in ("verified_sums.c", "tag.c", "mask.c")),
+    ]
     program = folder / "tampered_sums"
     command = [compiler, *FLAGS, f"-I{core}", *map(str, files), "-o", str(program)]
     built = subprocess.run(command, capture_output=True, text=True)
