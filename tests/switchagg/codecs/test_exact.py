@@ -138,7 +138,9 @@ def test_by_hand(codec: ExactSums, addends: tuple[float, ...], target: str, resu
 @pytest.mark.parametrize("bits", [25, 40, 48, 55])
 def test_means_are_rounded_once(codec: ExactSums, workers: int, bits: int) -> None:
     """Means at, just below and just above the middle between two numbers, which a rounded quotient may hide."""
-    arrays = [np.zeros(130, np.float32) for _ in range(workers)]
+    arrays = [np.ones(130, np.float32) for _ in range(workers)]  # vectors need words behind a group's own
+    for array in arrays:
+        array[:GROUP] = 0
     for number in range(12):
         middle = (1 << bits) - (2 * number + 1 << bits - 25)
         for below in (-1, 0, 1):
