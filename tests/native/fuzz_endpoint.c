@@ -3,6 +3,7 @@
    lie ahead, events come once, arrays are written only while their call runs and never beyond their end; without forged
    results integer sums are exact and floats the same bits for all (F7), and a network that heals ends every call. With verified sums
    (V1) these hold with forged results, too, but for maxima. */
+#include "switchagg/native/rule/mask.h"
 #include "switchagg/native/worker/endpoint.h"
 #include "switchagg/native/rule/plane.h"
 #include "script.h"
@@ -14,7 +15,7 @@ enum { WORKERS = 3, STREAMS = 2, CALLS = 12, VALUES = 60, POOL = 96, CHUNKS = 40
 static struct sa_stream streams[STREAMS];
 static struct sa_job job;
 static struct sa_plane *plane;
-static const uint8_t key[SA_KEY_BYTES] = "workers know it";
+static const uint8_t key[SA_KEY_BYTES + SA_MASK_KEY_BYTES] = "workers know it";
 static int64_t now_ns;
 static bool forged, failed; /* somebody lied to a worker; a stream gave up */
 static uint64_t start[STREAMS];
@@ -69,6 +70,7 @@ static void begin(void) {
     job.retry_limit = 1 + limits % 32;
     job.congestion = limits >> 5 & 3;
     job.verify = limits >> 7 && job.elements >= 8 ? SA_VERIFY_ON : SA_VERIFY_OFF;
+    job.secret = job.verify == SA_VERIFY_ON && limits & 1 ? SA_SECRET_ON : SA_SECRET_OFF;
     job.rto_initial_ns = 1000;
     job.rto_min_ns = 1 + byte();
     job.rto_max_ns = 1000 + 100 * byte();
