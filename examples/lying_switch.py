@@ -1,4 +1,4 @@
-"""A switch that lies: it changes a bit of a value in each hundredth sum. Start it in place of `switchagg switch`:
+"""A switch that lies: it changes a bit of a value in each hundredth sum. Start it in place of `switchagg switch`.
 
     python examples/lying_switch.py &
     export SWITCHAGG_SWITCH=tcp://127.0.0.1:5555
