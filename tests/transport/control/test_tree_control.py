@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -41,7 +41,6 @@ class Tree:
 
     def __init__(self, impairments: Impairments | None = None, **parents: str) -> None:
         self.lines: list[str] = []
-        self.stack = ExitStack()
         root_options = OPTIONS if impairments is None else replace(OPTIONS, dataplane="native", impairments=impairments)
         self.root = SwitchDaemon(root_options, log=self.lines.append)
         self.root.start()
@@ -50,12 +49,11 @@ class Tree:
             self.start(name, parent)
         self.until_registered(parents)
 
-    def start(self, name: str, parent: str = "root") -> SwitchDaemon:
+    def start(self, name: str, parent: str) -> None:
         above = self.daemons[parent].control_endpoint
         daemon = SwitchDaemon(replace(OPTIONS, parent=above, name=name), log=self.lines.append)
         daemon.start()
         self.daemons[name] = daemon
-        return daemon
 
     @property
     def registered(self) -> set[str]:
@@ -259,10 +257,10 @@ def test_trees_that_can_not_be_are_refused_in_one_line(monkeypatch: pytest.Monke
             SwitchSession.join(net.daemons["rack1"].control_endpoint, "wrong", 0, 1, JOIN)
         with pytest.raises(JobError, match="switch 'rack9' is not registered here; registered: 'rack1'"):
             net.join(["rack1", "rack9"])
-        twin = net.start("rack1")
-        until(lambda: any("has that name and is alive" in line for line in net.lines))
-        assert twin.failure is None
-        twin.stop()
+        options = replace(OPTIONS, parent=net.root.control_endpoint, name="rack1")
+        with SwitchDaemon(options, log=net.lines.append) as twin:
+            until(lambda: any("has that name and is alive" in line for line in net.lines))
+            assert twin.failure is None
 
 
 def test_switches_in_a_circle_end_with_one_line_each() -> None:
