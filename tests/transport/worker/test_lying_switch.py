@@ -1,7 +1,9 @@
-"""Sums of a real job over UDP, through switches that lie: every rank says so, and no array holds a wrong value."""
+"""Sums of a real job over UDP, through switches that lie, or one below an honest one: every rank says so, and no array
+holds a wrong value."""
 
 import importlib.util
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,6 +22,7 @@ from switchagg.dataplane.reference import ReferencePlane
 from switchagg.errors import AggregationFailed
 from switchagg.native import library
 from switchagg.wire import RANK_AT, Bundle, Op, Packet, decode, encode
+from transport.control.control_client import query_status
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 from transport.worker.join_options import JoinOptions
@@ -27,6 +30,9 @@ from transport.worker.session import SwitchSession
 
 EXAMPLE = Path(__file__).parents[3] / "examples/lying_switch.py"
 WORKERS, VALUES, SOON_S = 3, 20_000, 120.0
+AT_ROOT, IN_TREE = [""] * WORKERS, ["leaf", "leaf", ""]
+"""The switch of each rank (JoinOptions.via)."""
+
 TOKEN = "0123456789abcdef0123456789abcdef"
 Lie = Callable[[Packet, "LyingPlane"], Packet]
 
@@ -67,6 +73,11 @@ def on_sums(change: Callable[[np.ndarray], None]) -> Lie:
         return replace(result, values=values)
 
     return lie
+
+
+def upwards(lie: Lie) -> Lie:
+    """A lie of a switch below another in what it sends there; a second one, about the result, could undo it."""
+    return lambda packet, plane: packet if packet.result else lie(packet, plane)
 
 
 def flip(place: int, bit: int) -> Lie:
@@ -136,7 +147,8 @@ class DoublingPlane(ReferencePlane):
         outputs = []
         for row in bundle:
             rank, place = row[RANK_AT], row[6:RANK_AT].tobytes() + row[16:20].tobytes()
-            if decode(row.tobytes(), header_only=True).op is Op.MAX:
+            packet = decode(row.tobytes(), header_only=True)
+            if packet.op is Op.MAX or packet.result:  # a result comes from the switch above
                 outputs += super().process(row[np.newaxis], port)
             elif rank == 1 and place not in self._of_rank_0:
                 self._waiting[place] = row.copy(), port
@@ -156,6 +168,12 @@ class DoublingPlane(ReferencePlane):
         return taken[np.newaxis]
 
 
+LEAVES: dict[str, tuple[type[ReferencePlane], Lie | None]] = {
+    "adds wrongly": (LyingPlane, upwards(flip(0, 0))),
+    "drops a child and doubles another": (DoublingPlane, None),
+}
+
+
 @pytest.fixture(params=["native", "python"])
 def core(request: pytest.FixtureRequest) -> str:
     if request.param == "native" and library.missing():
@@ -168,14 +186,25 @@ def lying(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., SwitchDaemo
     """Starts a switch with a data plane of the test."""
     with ExitStack() as ending:
 
-        def start(plane: type[ReferencePlane], lie: Lie | None = None) -> SwitchDaemon:
+        def start(plane: type[ReferencePlane], lie: Lie | None = None, **place: str) -> SwitchDaemon:
             if lie is not None:
                 monkeypatch.setattr(plane, "lie", staticmethod(lie))
-            monkeypatch.setitem(DATAPLANES, plane.name, PlaneKind(plane.name, plane, "of a test"))
-            options = DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), dataplane=plane.name)
+            monkeypatch.setitem(DATAPLANES, plane.name, PlaneKind(plane.name, plane, "of a test", leaf=True))
+            options = DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), dataplane=plane.name, **place)
             return ending.enter_context(SwitchDaemon(options))
 
         yield start
+
+
+def root_of_tree(lying: Callable[..., SwitchDaemon], plane: type[ReferencePlane], lie: Lie | None) -> SwitchDaemon:
+    """An honest switch, and a switch "leaf" with a data plane of the test below."""
+    root = lying(ReferencePlane)
+    lying(plane, lie, parent=root.control_endpoint, name="leaf")
+    end_s = time.monotonic() + SOON_S
+    while "leaf" not in query_status(root.control_endpoint).switches:
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    return root
 
 
 def inputs(dtype: str) -> list[np.ndarray]:
@@ -183,11 +212,14 @@ def inputs(dtype: str) -> list[np.ndarray]:
     return [(random.standard_normal(VALUES) * 1e6).astype(dtype) for _ in range(WORKERS)]
 
 
-def outcomes(daemon: SwitchDaemon, core: str, arrays: list[np.ndarray], **options: Any) -> list[Any]:
+def outcomes(
+    daemon: SwitchDaemon, core: str, arrays: list[np.ndarray], vias: Sequence[str] = AT_ROOT, **options: Any
+) -> list[Any]:
     """What each rank's call ends with, an array or an error, and its counters."""
 
     def one(rank: int) -> tuple[Any, dict[str, int]]:
-        how = JoinOptions(**{"core": core, "verify": "on", "token": TOKEN, "window_slots": 64, "streams": 1, **options})
+        terms = {"core": core, "verify": "on", "token": TOKEN, "window_slots": 64, "streams": 1, "via": vias[rank]}
+        how = JoinOptions(**{**terms, **options})
         with SwitchSession.join(daemon.control_endpoint, "sums", rank, WORKERS, how) as session:
             future: Future[Any] = session.allreduce(arrays[rank])
             error = future.exception(SOON_S)
@@ -233,13 +265,22 @@ def test_a_rank_left_out_for_another_is_an_error_on_every_rank(lying: Callable[.
     assert_all_say_so(outcomes(lying(DoublingPlane), core, arrays), arrays, given)
 
 
-def test_an_honest_switch_gives_the_bits_of_host_methods_and_no_wrong_sums(
-    lying: Callable[..., SwitchDaemon], core: str
+@pytest.mark.parametrize("leaf", LEAVES)
+def test_a_lie_of_a_leaf_is_an_error_on_every_rank(lying: Callable[..., SwitchDaemon], core: str, leaf: str) -> None:
+    given = inputs("float32")
+    arrays = [array.copy() for array in given]
+    assert_all_say_so(outcomes(root_of_tree(lying, *LEAVES[leaf]), core, arrays, IN_TREE), arrays, given)
+
+
+@pytest.mark.parametrize("vias", [AT_ROOT, IN_TREE], ids=["one switch", "a tree"])
+def test_honest_switches_give_the_bits_of_host_methods_and_no_wrong_sums(
+    lying: Callable[..., SwitchDaemon], core: str, vias: list[str]
 ) -> None:
     """A ring with rows of as many values, F7."""
+    daemon = root_of_tree(lying, LyingPlane, None) if vias is IN_TREE else lying(LyingPlane)
     for dtype in ("float32", "int32", "float64", "int64"):
         given = inputs(dtype)
-        ended = outcomes(lying(LyingPlane), core, [array.copy() for array in given])
+        ended = outcomes(daemon, core, [array.copy() for array in given], vias)
         if dtype.startswith("float"):
             expected = [array.copy() for array in given]
             in_rounds([rounds_of(array, 357, WORKERS, FIXED_POINT) for array in expected])
