@@ -1,11 +1,15 @@
-"""The tags of verified sums in Python's integers, written from rules V2 to V5 alone: what both cores are compared with.
+"""Tags and masks of sums, and tags of packets, in Python's integers, written from rules V2 to V5, X2, X3, A2 and A3
+alone: what both cores are compared with.
 
-`python tests/oracles/sum_tags.py > tests/vectors/v4_tags.json` writes the vectors; nothing of the product is imported.
+`python tests/oracles/sum_tags.py` writes the vectors, `FILES`; nothing of the product is imported.
 """
 
+import hashlib
 import json
 import random
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 PRIME = 2**61 - 1
@@ -79,8 +83,56 @@ def code_givers(
     return next((m for m in range(len(ranks) + 1) if (left - m * unit) % PRIME == 0), None)
 
 
-def vectors(seed: int = 4) -> list[dict[str, Any]]:
-    """Chunks of several ranks: each rank's words and tag, and the result, of which each element is their sum."""
+def chacha_block(key: bytes, counter: int, nonce: bytes) -> bytes:
+    """The block function as RFC 8439 writes it."""
+    start = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), counter]
+    start += struct.unpack("<3I", nonce)
+    state = list(start)
+
+    def turn(x: int, y: int, z: int, bits: int) -> None:
+        state[x] = (state[x] + state[y]) % 2**32
+        turned = state[z] ^ state[x]
+        state[z] = (turned << bits | turned >> 32 - bits) % 2**32
+
+    for _ in range(10):
+        for a, b, c, d in [(i, 4 + i, 8 + i, 12 + i) for i in range(4)] + [
+            (i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4) for i in range(4)
+        ]:
+            turn(a, b, d, 16), turn(c, d, b, 12), turn(a, b, d, 8), turn(c, d, b, 7)
+    return struct.pack("<16I", *((x + y) % 2**32 for x, y in zip(start, state, strict=True)))
+
+
+def keystream(key: bytes, chunk: int, stream: int, index: int, count: int) -> list[int]:
+    """The words of Z_index (X2)."""
+    blocks, nonce = -(-count // 16), struct.pack("<QHBB", chunk, index, stream, 0)
+    words = [struct.unpack("<16I", chacha_block(key, counter, nonce)) for counter in range(blocks)]
+    return [words[j % blocks][j // blocks] for j in range(count)]
+
+
+def mask_of(key: bytes, chunk: int, stream: int, first: int, end: int, count: int) -> list[int]:
+    """What ranks first to end - 1 add to words together, modulo 2**32 (X3)."""
+    streams = (keystream(key, chunk, stream, index, count) for index in (first, end))
+    return [(plus - minus) % 2**32 for plus, minus in zip(*streams, strict=True)]
+
+
+def packet_tag(secret: bytes, packet: bytes, chunk: int, child: int) -> int:
+    """The tag of a packet, without it, from or to this child (A2, A3). chunk: not modulo 2**32."""
+
+    def key(person: bytes, text: bytes = b"") -> bytes:
+        return hashlib.blake2b(text, digest_size=16, key=secret, person=person).digest()
+
+    rank = child.to_bytes(2, "big")
+    up, down, results = key(b"sa hop up", rank), key(b"sa hop down", rank), key(b"sa hop results")
+    is_result = packet[3] & 1
+    words = [word for (word,) in struct.iter_unpack(">I", packet[20:])]
+    pad = siphash(down if is_result else up, packet[:20] + (chunk >> 32).to_bytes(4, "little"))
+    return (linear_hash(results if is_result else up, words, signed=False) + (pad >> 3) % PRIME) % PRIME
+
+
+def sums(seed: int = 4) -> list[dict[str, Any]]:
+    """Chunks of several ranks: each rank's words, in the open and with its mask, and tag; and the result, of which each
+    element is the sum of those in the open; `secret_result` is the sum of those with masks, which jobs with partial sums
+    don't have (X1)."""
     rng = random.Random(seed)
     cases = []
     for name, workers, size, signed, coded, ranks in (
@@ -99,7 +151,8 @@ def vectors(seed: int = 4) -> list[dict[str, Any]]:
         stream, chunk, code = rng.randrange(256), rng.randrange(2**40), rng.randrange(-148, 129) if coded else 0
         if name.startswith("the last"):
             key, stream, chunk, code = bytes([255]) * 16, 255, 2**64 - 1, -32768
-        parts, total = [], [0] * (size + 3)
+        mask_key = random.Random(name).randbytes(32)
+        parts, total, masked_total = [], [0] * (size + 3), [0] * (size + 3)
         most = 2**31 // workers
         for rank in ranks:
             words = [rng.randrange(-most, most) if signed else rng.randrange(2 * most) for _ in range(size)]
@@ -107,14 +160,19 @@ def vectors(seed: int = 4) -> list[dict[str, Any]]:
                 words = [2**31 - rank] * size
             has_code = coded and (rank == ranks[0] or rng.random() < 0.5)
             tag = tag_of(key, rank, stream, chunk, code, has_code, words, signed)
-            parts.append({"rank": rank, "has_code": has_code, "words": [word % 2**32 for word in words], "tag": tag})
+            mask = mask_of(mask_key, chunk, stream, rank, rank + 1, size)
+            masked = [(word + added) % 2**32 for word, added in zip(words, mask, strict=True)]
+            words = [word % 2**32 for word in words]
+            parts.append({"rank": rank, "has_code": has_code, "words": words, "masked": masked, "tag": tag})
             total = [(a + b) % 2**32 for a, b in zip(total, [*words, *tag], strict=True)]
+            masked_total = [(a + b) % 2**32 for a, b in zip(masked_total, [*masked, *tag], strict=True)]
         givers = code_givers(key, stream, chunk, code, ranks, total, signed)
         assert givers == sum(part["has_code"] for part in parts)
         cases.append(
             {
                 "name": name,
                 "key": key.hex(),
+                "mask_key": mask_key.hex(),
                 "workers": workers,
                 "stream": stream,
                 "chunk": chunk,
@@ -123,16 +181,80 @@ def vectors(seed: int = 4) -> list[dict[str, Any]]:
                 "coded": coded,
                 "parts": parts,
                 "result": total,
+                "secret_result": masked_total,
                 "code_givers": givers,
             }
         )
     return cases
 
 
-def text() -> str:
-    """The file of vectors."""
-    return "[\n" + ",\n".join(json.dumps(case) for case in vectors()) + "\n]\n"
+def tagged_packets() -> list[dict[str, Any]]:
+    """Packets of children and results, and the tag of each."""
+    rng = random.Random(3)
+    cases = []
+    for name, kind, child, chunk, size in (
+        ("a child's values", "2000", 1, 5, 9),
+        ("a result", "2001", 2, 5, 9),
+        ("a child's packet without values", "2208", 0, 0, 0),
+        ("a full result in the fourth epoch, of MAX", "2801", 63, 3 * 2**32 + 7, 360),
+        ("the greatest words at the end of an epoch", "2000", 63, 2 * 2**32 - 1, 9),
+    ):
+        secret, values = rng.randbytes(32), rng.randbytes(4 * size)
+        values = bytes([255]) * len(values) if name.startswith("the greatest") else values
+        start = bytes.fromhex("5341" + kind) + struct.pack(">HHIBBHI", 1, 3, 7, 2, child, size, chunk % 2**32)
+        packet, tag = start + values, packet_tag(secret, start + values, chunk, child)
+        given = {"name": name, "secret": secret.hex(), "child": child, "chunk": chunk}
+        cases.append({**given, "packet": packet.hex(), "tag": tag})
+    return cases
+
+
+SECRET_JOB = """\
+# X3: a switch adds masked words as all others. Chunk, words, code and key of tags are those of v4_tags.stf, and so are
+# the tags; the key of masks is 10 11 ... 2f. Of the masks Z_0 - Z_2 is left in the result.
+switch 1 5
+job id=1 generation=7 workers=2 elements=5 streams=0+1 ports=0,1
+"""
+
+
+def secret_packets() -> str:
+    """The packets of two ranks of a secret sum, and those of the result."""
+    key, mask_key, inputs = bytes(range(16)), bytes(range(16, 48)), ([1, -5], [2, 7])
+    lines, total = [], [0] * 5
+    for rank, words in enumerate(inputs):
+        mask = mask_of(mask_key, 0, 0, rank, rank + 1, 2)
+        tag = tag_of(key, rank, 0, 0, 3, rank == 1, words, signed=True)
+        sent = [(word + added) % 2**32 for word, added in zip(words, mask, strict=True)] + tag
+        total = [(a + b) % 2**32 for a, b in zip(total, sent, strict=True)]
+        lines.append(f"packet {rank} 5341 20 00 0001 0000 00000007 00 {rank:02x} 0005 00000000 {hexadecimal(sent)}")
+    lines += [
+        f"expect {rank} 5341 20 01 0001 0000 00000007 00 01 0005 00000000 {hexadecimal(total)}" for rank in (0, 1)
+    ]
+    return SECRET_JOB + "".join(f"{line}\n" for line in lines)
+
+
+def hexadecimal(words: Sequence[int]) -> str:
+    return " ".join(f"{word:08x}" for word in words)
+
+
+def lines_of(cases: Sequence[dict[str, Any]]) -> str:
+    """A list in JSON, a line for each case."""
+    return "[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n"
+
+
+FOLDER = Path(__file__).parents[1] / "vectors"
+FILES: dict[str, Callable[[], str]] = {
+    "v4_tags.json": lambda: lines_of(sums()),
+    "a3_tags.json": lambda: lines_of(tagged_packets()),
+    "x3_masks.stf": secret_packets,
+}
+
+
+def cases(name: str) -> list[dict[str, Any]]:
+    """What a file of `FILES` in JSON has."""
+    read: list[dict[str, Any]] = json.loads((FOLDER / name).read_text())
+    return read
 
 
 if __name__ == "__main__":
-    print(text(), end="")
+    for file, text in FILES.items():
+        (FOLDER / file).write_text(text())

@@ -1,7 +1,6 @@
 """Masks (X2): the block function against RFC 8439, the order of a keystream's words, and C as Python."""
 
 import ctypes
-import struct
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,9 @@ from numpy.typing import NDArray
 from switchagg.calls.mask import keystreams, masks
 from switchagg.native import headers
 from switchagg.native.library import load, missing
+from tests.oracles.sum_tags import cases, chacha_block, mask_of
 
+NEEDS_C = pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")
 COUNTS = (1, 15, 16, 17, 357, 383, 384, 385, 1016, 2189, 15_997)
 KEY = bytes(range(32))
 
@@ -50,35 +51,6 @@ PUBLISHED = [
 ]
 
 
-def block(key: bytes, counter: int, nonce: bytes) -> bytes:
-    """The block function as RFC 8439 writes it, on Python's integers."""
-    start = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key), counter]
-    start += struct.unpack("<3I", nonce)
-    state = list(start)
-
-    def turn(x: int, y: int, z: int, bits: int) -> None:
-        state[x] = (state[x] + state[y]) % 2**32
-        turned = state[z] ^ state[x]
-        state[z] = (turned << bits | turned >> 32 - bits) % 2**32
-
-    for _ in range(10):
-        for a, b, c, d in [(i, 4 + i, 8 + i, 12 + i) for i in range(4)] + [
-            (i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4) for i in range(4)
-        ]:
-            turn(a, b, d, 16), turn(c, d, b, 12), turn(a, b, d, 8), turn(c, d, b, 7)
-    return struct.pack("<16I", *((x + y) % 2**32 for x, y in zip(start, state, strict=True)))
-
-
-def nonce_of(chunk: int, stream: int, index: int) -> bytes:
-    return struct.pack("<QHBB", chunk, index, stream, 0)
-
-
-def expected_keystream(key: bytes, nonce: bytes, count: int) -> list[int]:
-    blocks = -(-count // 16)
-    words = [struct.unpack("<16I", block(key, counter, nonce)) for counter in range(blocks)]
-    return [words[j % blocks][j // blocks] for j in range(count)]
-
-
 def in_c(words: NDArray[np.uint32], key: bytes, place: tuple[int, int], indexes: tuple[int, int], shift: int) -> Any:
     """sa_mask on a payload that lies `shift` bytes behind an aligned place; in place where shift is odd."""
     library = load()
@@ -94,7 +66,7 @@ def in_c(words: NDArray[np.uint32], key: bytes, place: tuple[int, int], indexes:
 
 def test_the_block_function_gives_what_the_rfc_prints() -> None:
     for key, counter, nonce, printed in PUBLISHED:
-        assert block(bytes.fromhex(key), counter, bytes.fromhex(nonce)).hex() == printed
+        assert chacha_block(bytes.fromhex(key), counter, bytes.fromhex(nonce)).hex() == printed
         nonces = np.frombuffer(bytes.fromhex(nonce), "<u4").reshape(1, 3)
         words = keystreams(bytes.fromhex(key), nonces, 32).reshape(16, 2)[:, counter]
         assert words.astype("<u4").tobytes().hex() == printed
@@ -109,8 +81,7 @@ def test_the_block_function_gives_what_the_rfc_prints() -> None:
 def test_masks_are_differences_of_keystreams(
     key: bytes, chunk: int, stream: int, first: int, end: int, count: int
 ) -> None:
-    plus, minus = (expected_keystream(key, nonce_of(chunk, stream, index), count) for index in (first, end))
-    expected = [(p - m) % 2**32 for p, m in zip(plus, minus, strict=True)]
+    expected = mask_of(key, chunk, stream, first, end, count)
     assert masks(key, stream, [chunk], first, end, count)[0].tolist() == expected
 
 
@@ -130,7 +101,26 @@ def test_masks_of_neighbours_leave_the_first_keystream_and_the_last() -> None:
     assert np.count_nonzero(total) > 350
 
 
-@pytest.mark.skipif(bool(missing()), reason=f"needs the compiled core: {missing()}")
+@pytest.mark.parametrize("core", ["python", pytest.param("native", marks=NEEDS_C)])
+@pytest.mark.parametrize("case", cases("v4_tags.json"), ids=lambda case: case["name"])
+def test_x3_by_the_vectors(case: dict[str, Any], core: str) -> None:
+    """A rank's words get its mask; a result without the masks of the ranks that give is the sum."""
+    key, stream, chunk = bytes.fromhex(case["mask_key"]), case["stream"], case["chunk"]
+
+    def masked(words: NDArray[np.uint32], first: int, end: int) -> NDArray[np.uint32]:
+        if core == "python":
+            return words + masks(key, stream, [chunk], first, end, len(words))[0]
+        return in_c(words, key, (stream, chunk), (first, end), 0)
+
+    left = np.array(case["secret_result"][:-3], np.uint32)
+    for part in case["parts"]:
+        rank = part["rank"]
+        assert masked(np.array(part["words"], np.uint32), rank, rank + 1).tolist() == part["masked"]
+        left = masked(left, rank + 1, rank)
+    assert left.tolist() == case["result"][:-3]
+
+
+@NEEDS_C
 @pytest.mark.parametrize("count", COUNTS)
 def test_c_gives_the_bits_of_python(count: int) -> None:
     numbers = np.random.default_rng(count)

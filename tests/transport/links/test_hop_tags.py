@@ -2,7 +2,6 @@
 
 import ctypes
 import hashlib
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from switchagg.native import library
-from switchagg.wire import CLOSE, HEADER_BYTES, MARKED, Bundle, Op, Packet, Route, encode
+from switchagg.wire import CLOSE, FLAG_RESULT, FLAGS_AT, HEADER_BYTES, MARKED, Bundle, Op, Packet, Route, encode
+from tests.oracles.sum_tags import cases, packet_tag, siphash
 from transport.links.hop_tags import SECRET_BYTES, TAG_BYTES, Hop, HopKeys, secret_of_switch
 from transport.links.native_udp import native_hop
 
-P = 2**61 - 1
-MASK = 2**64 - 1
 SECRET = bytes(range(SECRET_BYTES))
 ELEMENTS, CHILDREN = 7, 3
 KEYS = [HopKeys.of(SECRET, rank) for rank in range(CHILDREN)]
@@ -27,58 +25,20 @@ PORTS = [40, 11, 12]
 PUBLISHED = "94af49f6c650adb8"
 
 
-def siphash(key: bytes, message: bytes) -> int:
-    """SipHash-2-4 of any bytes, as its paper writes it."""
-    k0, k1 = struct.unpack("<QQ", key)
-    a, b, c, d = k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573
-
-    def rotated(x: int, bits: int) -> int:
-        return (x << bits | x >> (64 - bits)) & MASK
-
-    def rounds(count: int) -> None:
-        nonlocal a, b, c, d
-        for _ in range(count):
-            a, c = (a + b) & MASK, (c + d) & MASK
-            b, d = rotated(b, 13) ^ a, rotated(d, 16) ^ c
-            a = rotated(a, 32)
-            c, a = (c + b) & MASK, (a + d) & MASK
-            b, d = rotated(b, 17) ^ c, rotated(d, 21) ^ a
-            c = rotated(c, 32)
-
-    tail = len(message) % 8
-    whole = message[: len(message) - tail]
-    last = message[len(whole) :].ljust(7, b"\0") + bytes([len(message) & 255])
-    for (word,) in struct.iter_unpack("<Q", whole + last):
-        d ^= word
-        rounds(2)
-        a ^= word
-    c ^= 0xFF
-    rounds(4)
-    return a ^ b ^ c ^ d
-
-
 def derived(person: bytes, text: bytes, secret: bytes = SECRET, size: int = 16) -> bytes:
     return hashlib.blake2b(text, digest_size=size, key=secret, person=person).digest()
 
 
 def tag(frame: bytes, chunk: int, child: int) -> int:
-    """A3, literally. chunk: not modulo 2**32."""
-    rank = struct.pack(">H", child)
-    up, down, results = derived(b"sa hop up", rank), derived(b"sa hop down", rank), derived(b"sa hop results", b"")
-    is_result = frame[3] & 1
-    hashed = 0
-    for j, (word,) in enumerate(struct.iter_unpack(">I", frame[HEADER_BYTES:])):
-        hashed += (siphash(results if is_result else up, struct.pack("<QBBHi", j, 0, 0, 0, 0)) >> 3) % P * word
-    pad = siphash(down if is_result else up, frame[:HEADER_BYTES] + struct.pack("<I", chunk >> 32)) >> 3
-    return (hashed + pad) % P
+    return packet_tag(SECRET, frame, chunk, child)
 
 
 class InC:
     """A hop in C, with the verbs of `Hop`."""
 
-    def __init__(self, keys: Sequence[HopKeys], ports: Sequence[int]) -> None:
-        self._library = library.load()
-        self._hop = native_hop(ELEMENTS, keys, ports)
+    def __init__(self, keys: Sequence[HopKeys], ports: Sequence[int], elements: int = ELEMENTS) -> None:
+        self._library, self._ports = library.load(), ports
+        self._hop = native_hop(elements, keys, ports)
 
     def close(self) -> None:
         self._library.sa_hop_free(self._hop)
@@ -99,7 +59,7 @@ class InC:
 
     def tagged_for(self, frames: Bundle, hashes: Any, port: int) -> Bundle:
         assert [self._hash(row, 0) for row in frames] == hashes.tolist()
-        return np.stack([self._tagged(row, PORTS.index(port)) for row in frames])
+        return np.stack([self._tagged(row, self._ports.index(port)) for row in frames])
 
     def _hash(self, row: Bundle, child: int) -> int:
         number: int = self._library.sa_hop_hash(self._hop, row.ctypes.data, len(row), child)
@@ -122,14 +82,14 @@ HOPS = [
 
 @pytest.fixture(params=HOPS)
 def make(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """make(keys, ports): a hop."""
+    """make(keys, ports, elements): a hop."""
     made: list[InC] = []
 
-    def in_c(keys: Sequence[HopKeys], ports: Sequence[int]) -> InC:
-        made.append(InC(keys, ports))
+    def in_c(keys: Sequence[HopKeys], ports: Sequence[int], elements: int = ELEMENTS) -> InC:
+        made.append(InC(keys, ports, elements))
         return made[-1]
 
-    yield in_c if request.param == "native" else lambda keys, ports: Hop(ELEMENTS, keys, ports)
+    yield in_c if request.param == "native" else lambda keys, ports, elements=ELEMENTS: Hop(elements, keys, ports)
     for hop in made:
         hop.close()
 
@@ -163,6 +123,21 @@ def test_keys_follow_from_the_secret() -> None:
         HopKeys.read(bytes(47))
     assert secret_of_switch(SECRET, "räck") == derived(b"sa hop switch", "räck".encode(), size=32)
     assert "up" not in repr(KEYS[0])
+
+
+@pytest.mark.parametrize("case", cases("a3_tags.json"), ids=lambda case: case["name"])
+def test_a3_by_the_vectors(make: Any, case: dict[str, Any]) -> None:
+    packet = bytes.fromhex(case["packet"])
+    frames, elements = np.frombuffer(packet, np.uint8)[np.newaxis], (len(packet) - HEADER_BYTES) // 4 or 1
+    keys = [HopKeys.of(bytes.fromhex(case["secret"]), case["child"])]
+    hop = make(keys, PORTS[:1], elements)
+    for chunk in range(0, case["chunk"], 2**31 - 1):  # its stream comes near the chunk (A4)
+        hop.tagged(frames_of(packet_of(chunk, stream=2, values=np.zeros(0, np.int32))))
+    if packet[FLAGS_AT] & FLAG_RESULT:
+        tagged = hop.tagged_for(frames, Hop(elements, keys).hashes(frames), PORTS[0])
+    else:
+        tagged = hop.tagged(frames)
+    assert tag_in(tagged) == [case["tag"]]
 
 
 def test_tags_are_the_oracle_s_also_when_chunks_wrap(make: Any) -> None:
