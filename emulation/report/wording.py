@@ -33,7 +33,7 @@ def name_of(method: MethodName) -> str:
     named."""
     schedule = f", {POLICIES[method.policy].label}{_options(method)}" if method.schedule else ""
     codec = f", {method.codec}" if method.codec else ""
-    return method.look.label + _over(method) + codec + schedule
+    return method.look.label + _over(method) + codec + schedule + (", secret" if method.secret else "")
 
 
 def short_names(methods: Sequence[MethodName]) -> dict[MethodName, str]:
@@ -46,7 +46,7 @@ def short_names(methods: Sequence[MethodName]) -> dict[MethodName, str]:
 def in_text(method: MethodName) -> str:
     """A method within a sentence: "Gloo", "the ring over ZeroMQ", "the switch with lanes8+ef and P3"."""
     schedule = f"{POLICIES[method.policy].label}{_options(method)}" if method.schedule else ""
-    more = " and ".join(filter(None, (method.codec, schedule)))
+    more = " and ".join(filter(None, (method.codec, schedule, "secret sums" * method.secret)))
     return method.look.article + method.look.label + _over(method) + (f" with {more}" if more else "")
 
 

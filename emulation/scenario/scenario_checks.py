@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from emulation.scenario.scenario_flows import flows_fault, own_hosts
@@ -62,6 +63,7 @@ def fault(scenario: Scenario) -> str:
         _partial_sums,
         _servers,
         _codecs,
+        _secret_sums,
         _compute,
     )
     return next(filter(None, (check(scenario) for check in checks)), "")
@@ -425,6 +427,17 @@ def _codecs(scenario: Scenario) -> str:
                 return f"{where}: {error}"
             if method.codec and method.method == "ps" and scenario.ps.mode == BACKUP:
                 return f"{where}: coded sums need all workers, not [ps] mode = '{BACKUP}'; allowed: the other modes"
+    return ""
+
+
+def _secret_sums(scenario: Scenario) -> str:
+    """Why the sums of a method whose name says `+secret`, or of the switch by [switch] secret, can't be (X1)."""
+    terms = scenario.switch.resolved(scenario.switch.elements, scenario.topology.workers)
+    for backend, methods in vars(scenario.methods).items():
+        for method in methods:
+            fault = replace(terms, **method.terms).secret_fault if method.is_switch else ""
+            if fault:
+                return f"[methods] {backend}: {method}: {fault}"
     return ""
 
 

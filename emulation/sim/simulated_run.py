@@ -79,7 +79,7 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
     progress(0, workload.iterations, "building the replicas")
     try:
         replicas = _replicas(scenario, method)
-        level = fidelity_level_of(scenario, method, simulation_config(scenario, method.codec), replicas.gradient_bytes)
+        level = fidelity_level_of(scenario, method, simulation_config(scenario, method), replicas.gradient_bytes)
         notes = [*level.notes, *codec_notes(scenario, method)]
         if scenario.flows and not method.is_switch:
             notes.append(_beside_flows(scenario, method))
@@ -235,7 +235,7 @@ def _training(
         servers = _simulation(scenario, name.method, config, level)
         assert isinstance(servers, PsSimulation)
         return AsynchronousTraining(scenario, servers, replicas, compute, progress)
-    config = simulation_config(scenario, name.codec)
+    config = simulation_config(scenario, name)
     if METHODS[name.method].loses:
         config = dataclasses.replace(config, bounded=scenario.bounded.options(name.method))
     if scenario.workload.profile and isinstance(scenario.replayed, WorkloadGraph):
@@ -274,7 +274,8 @@ def _cost(scenario: Scenario, name: MethodName) -> LinearCost:
     """The cost of a transfer alone, measured in virtual time."""
     sizes = (SMALL_BYTES, LARGE_BYTES)
     spec = name.spec and dataclasses.replace(name.spec, feedback="", momentum=0.0, least=0, warmup=0)
-    config = dataclasses.replace(simulation_config(scenario, str(spec or "")), tcp="")  # not of how it starts
+    coded = dataclasses.replace(name, codec=str(spec or ""))
+    config = dataclasses.replace(simulation_config(scenario, coded), tcp="")  # not of how it starts
     times = [time_allreduce(config, name.method, size, "float32" if spec else "int32").duration_ns for size in sizes]
     return fit_cost(sizes, times)
 
@@ -298,8 +299,8 @@ def measured_compute_ns(name: str, batch_per_worker: int, seed: int) -> int:
     return Replicas(name, seed, 1, batch_per_worker).measure_compute_ns()
 
 
-def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
-    """The simulation of a scenario. The ring's segments fill the MTU. codec: as of a MethodName."""
+def simulation_config(scenario: Scenario, name: MethodName | None = None) -> SimulationConfig:
+    """The simulation of a scenario. The ring's segments fill the MTU. name: whose codec and secrecy it has."""
     topology, faults, switch, ps = scenario.topology, scenario.faults, scenario.switch, scenario.ps
     segment_bytes = LINKS["tcp"].framing.payload_bytes(topology.mtu_bytes)
     verify = switch.resolved(switch.elements, topology.workers).verify
@@ -323,7 +324,7 @@ def simulation_config(scenario: Scenario, codec: str = "") -> SimulationConfig:
         tail_rank=faults.tail.rank if faults.tail else -1,
         fabric=topology.fabric,
         seed=scenario.seed,
-        **shared_fields(switch, JobTerms) | {"codec": codec, "verify": verify},
+        **shared_fields(switch, JobTerms) | {"verify": verify} | (name.terms if name else {"codec": ""}),
         trees=switch.trees,
         aggregators=switch.aggregators,
         dataplane=dataplane,

@@ -6,7 +6,7 @@ Imports every kind of group; ZeroMQ and the parameter server only when they are 
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +24,7 @@ from transport.collectives.execution import Runner
 from transport.collectives.programs import SEGMENT_BYTES
 from transport.contracts.group_contract import Array, Group
 from transport.group.host_group import HostGroup, Submit
-from transport.group.method_name import METHODS, host_methods, not_secret, parse
+from transport.group.method_name import METHODS, SECRET, host_methods, not_secret, parse
 from transport.links.link import Address
 from transport.links.link_kinds import LINKS, links_with
 from transport.meshes.hello import Meeting
@@ -192,14 +192,16 @@ def open_group(
 ) -> Group:
     """Meet the other ranks, and the servers if there are any, within options.timeout_s.
 
-    method, link: names as in transport/group/method_name.py. addresses: a (host, port) per rank; servers: of dedicated
-    parameter servers. job: the same name on all. options: or a mapping of the same names. bound: our own place, where
-    its port had to be known before (`meshes.bind_place`).
+    method, link: names as in transport/group/method_name.py, `switch+secret` among them. addresses: a (host, port) per
+    rank; servers: of dedicated parameter servers. job: the same name on all. options: or a mapping of the same names.
+    bound: our own place, where its port had to be known before (`meshes.bind_place`).
 
     Raises JobError: which members are missing, what doesn't fit (naming both sides), or what this method or link can't.
     """
     try:
         how = options if isinstance(options, GroupOptions) else GroupOptions.of(options)
+        if method.endswith(SECRET):
+            method, how = method.removesuffix(SECRET), replace(how, more={**how.more, "secret": "on"})
         if servers and method != "ps":
             raise JobError(f"method {method} has no servers")
         if method in METHODS and METHODS[method].virtual:

@@ -1,5 +1,5 @@
-"""How a method is written: `method[@link][~codec[:options][+ef|+ef21]][+schedule]`, for example `ring`, `ring@zeromq`,
-`switch@rdma+p3`, `switch~lanes8+ef+p3`, `ring~topk:ratio=0.01+ef`.
+"""How a method is written: `method[@link][~codec[:options][+ef|+ef21]][+schedule][+secret]`, for example `ring`,
+`ring@zeromq`, `switch@rdma+p3`, `switch~lanes8+ef+p3`, `ring~topk:ratio=0.01+ef`, `switch~exact+secret`.
 
 The same names are used in scenarios, on command lines, in environment variables and in reports.
 """
@@ -7,7 +7,7 @@ The same names are used in scenarios, on command lines, in environment variables
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from switchagg.option_syntax import choices
 from transport.collectives.collective import MethodStyle
@@ -245,23 +245,28 @@ GLOO_CODECS = ("bf16", "fp16")
 are exact."""
 
 
+SECRET = "+secret"
+"""Ends the name of a switch whose sums are secret (X1), as by the term secret="on"."""
+
+
 @dataclass(frozen=True)
 class MethodName:
     """A method, what carries it, its schedule and its codec. link: "" for gloo. schedule: "" for DDP's own; may hold
     options. codec: of sums of floats, as `switchagg.codecs.spec` writes it, or of GLOO_CODECS; "": as they are, through
-    a switch in fixed point."""
+    a switch in fixed point. secret: whether ranks mask what they send."""
 
     method: str
     link: str
     schedule: str = ""
     codec: str = ""
+    secret: bool = False
 
     def __str__(self) -> str:
         """As it is written; a default link is left out."""
         links = links_of(self.method)
         at = f"@{self.link}" if links and self.link != links[0] else ""
         coded, scheduled = (f"{sign}{word}" if word else "" for sign, word in (("~", self.codec), ("+", self.schedule)))
-        return self.method + at + coded + scheduled
+        return self.method + at + coded + scheduled + SECRET * self.secret
 
     @property
     def spec(self) -> "CodecSpec | None":
@@ -279,6 +284,11 @@ class MethodName:
     def is_torch(self) -> bool:
         """Whether PyTorch's own process group carries all of it."""
         return self.method == "gloo" and self.spec is None
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """The terms of a job (`switchagg.join.JobTerms`) that the name says."""
+        return {"codec": self.codec} | ({"secret": "on"} if self.secret else {})
 
     @property
     def look(self) -> MethodStyle:
@@ -308,13 +318,17 @@ class MethodName:
 def parse(text: str, *, virtual: bool = False) -> MethodName:
     """The method that `text` names. virtual: also those that exist in virtual time only. Raises ValueError, in one line
     that lists what is allowed."""
-    carried, tilde, coded = text.partition("~")
+    in_clear = text.removesuffix(SECRET)
+    secret = in_clear != text
+    carried, tilde, coded = in_clear.partition("~")
     carried, plus, schedule = carried.partition("+")
     method, at, link = carried.partition("@")
     if method not in METHODS:
         raise ValueError(f"method '{_shortened(method)}' is unknown{choices(method, METHODS)}")
     if METHODS[method].virtual and not virtual:
         raise ValueError(f"method {method} exists in virtual time only: in [methods] sim of a scenario, with --on sim")
+    if secret and method != "switch":
+        raise ValueError(f"method {method}{SECRET}: {not_secret(method)}")
     links = links_of(method)
     if at and link not in links:
         allowed = choices(link, links) if links else "; it brings its own"
@@ -330,7 +344,7 @@ def parse(text: str, *, virtual: bool = False) -> MethodName:
         from transport.schedule.schedule_table import parse_policy
 
         parse_policy(schedule)
-    return MethodName(method, link or (links[0] if links else ""), schedule, codec)
+    return MethodName(method, link or (links[0] if links else ""), schedule, codec, secret)
 
 
 def _codec(method: str, text: str) -> tuple[str, str, str]:

@@ -59,7 +59,7 @@ JOINED, NO_SLOTS, FAILED, STOPPED = "joined", "no slots", "failed", "stopped, si
 SLOTS_LEAST = 8
 """By default: of each of two streams four packets in flight, enough to go on while one of them is sent again."""
 
-METHODS_TERMS = ("codec", "sparing", "can_fall_back")
+METHODS_TERMS = ("codec", "secret", "sparing", "can_fall_back")
 """Terms of a job that follow from the method and its fallback."""
 
 
@@ -111,9 +111,10 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
 
     @property
     def name(self) -> MethodName:
-        """The method, its link and its codec. Raises DistBackendError that lists what is allowed."""
+        """The method, its link, codec and secrecy. Raises DistBackendError that lists what is allowed."""
         try:
             name = parse(self.method)
+            secret = name.secret or self.secret == "on"
             if self.link:
                 name = replace(name, link=parse(f"{name.method}@{self.link}").link)
             codec = parse(f"{name.method}~{self.codec}").codec if self.codec else name.codec
@@ -126,7 +127,7 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
             )
         if self.secret != JobTerms.secret and not name.is_switch:
             raise dist.DistBackendError(f"SWITCHAGG_SECRET={self.secret}: {not_secret(name.method)}")
-        return replace(name, codec=codec)
+        return replace(name, codec=codec, secret=secret)
 
     @property
     def link_keys(self) -> dict[str, str]:
@@ -195,6 +196,7 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
             **shared_fields(self, JobTerms)
             | shared_fields(self, MemberOptions)
             | shared_fields(self, LocalOptions)
+            | name.terms
             | {"link": name.link, "codec": name.codec or JoinOptions.codec, "slots_least": 0, "bind": ""}
             | {"streams": 0 if self.priorities else self.streams},
             timeout_s=timeout_s,
@@ -317,8 +319,8 @@ class Rendezvous:
             if first[METHOD_VARIABLE] != other[METHOD_VARIABLE]:
                 raise dist.DistBackendError(
                     f"switchagg: rank 0 uses method {first[METHOD_VARIABLE]}, rank {rank} of {self.workers} uses "
-                    f"{other[METHOD_VARIABLE]}: set {METHOD_VARIABLE}, SWITCHAGG_LINK and {CODEC_VARIABLE} alike for "
-                    "every rank"
+                    f"{other[METHOD_VARIABLE]}: set {METHOD_VARIABLE}, SWITCHAGG_LINK, {CODEC_VARIABLE} and "
+                    "SWITCHAGG_SECRET alike for every rank"
                 )
             if odd := next((variable for variable in first if first[variable] != other[variable]), ""):
                 raise dist.DistBackendError(

@@ -18,7 +18,7 @@ from emulation.report import figure_kit
 from emulation.report.svg import INK, WIDTH, tip, tips
 from emulation.testbed.certificate.fidelity import rate_text
 from switchagg.dataplane.plane_kinds import DATAPLANES
-from transport.group.method_name import METHODS, traffic
+from transport.group.method_name import METHODS, SECRET, traffic
 from transport.links.link_kinds import LINKS
 
 PLANE_MARKERS = dict(zip(DATAPLANES, itertools.cycle("osxD^v"), strict=False))
@@ -172,12 +172,13 @@ def by_name(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def look_of(name: str) -> dict[str, Any]:
     base, variant = cut(name)
-    method, _, link = base.partition("~")[0].partition("@")
+    method, _, link = base.removesuffix(SECRET).partition("~")[0].partition("@")
     look = METHODS[method].look
     colour, marker, line = look.colour, look.marker, CONTROL_LINES.get(variant, LINK_LINES.get(link, ":"))
     if method == "switch":
         colour, marker, line = DATAPLANES[variant].colour, PLANE_MARKERS.get(variant, "x"), LINK_LINES.get(link, ":")
-    return {"color": colour, "marker": marker, "markersize": 4.5, "linestyle": line}
+    filled = "none" if base.endswith(SECRET) else "full"
+    return {"color": colour, "marker": marker, "markersize": 4.5, "linestyle": line, "fillstyle": filled}
 
 
 def label_of(name: str) -> str:

@@ -113,7 +113,7 @@ def _measured(name: MethodName, scenario: Scenario, least: float, level: str) ->
     if level == PACKET or (level == AUTO and workers * large <= PACKETS_BYTES):
         if name.in_packets:  # as many packets of a codec, so that a window which is too small shows
             sizes[-1] = round(large * max(1.0, least_bare / least))
-        config = simulation_config(scenario, name.codec)
+        config = simulation_config(scenario, name)
         times = [time_allreduce(config, name.method, size, "float32").duration_ns for size in sizes]
         return _fitted(sizes, times, least)
     if name.method not in FLOWS or (name.method == "direct" and workers > DIRECT_WORKERS):

@@ -412,11 +412,12 @@ def session_options(config: TrainerConfig, priorities: tuple[int, ...] = ()) -> 
     name, terms = config.name, changed_fields(config.scenario.switch, JobTerms)
     if not name.is_switch:
         terms |= {"backups": 0, "close_after_ns": 0}
+        terms.pop("secret", None)
     if priorities:
         terms |= {"priorities": priorities, "streams": 0}
     return replace(
         SwitchOptions.from_environment(slots_least=0),  # the scenario's windows, or none
-        **terms | {"elements": config.elements, "codec": name.codec},
+        **terms | {"elements": config.elements} | name.terms,
         method=name.method,
         link=name.link,
         interface="" if name.is_switch else config.interface,

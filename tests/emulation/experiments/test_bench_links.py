@@ -158,7 +158,7 @@ def test_impossible_methods_are_refused(words: str, error: str) -> None:
 
 
 def test_every_method_has_its_own_style_and_label() -> None:
-    words = ",".join(f"{method}@{link}" for method in METHODS for link in links_of(method)) + ",gloo"
+    words = ",".join(f"{method}@{link}" for method in METHODS for link in links_of(method)) + ",gloo,switch+secret"
     names = [method.name for method in bench_methods.parse(words, "native", ["cubic"])[0]]
     looks = [tuple(sorted(bench_figures.look_of(name).items(), key=str)) for name in names]
     assert len(set(map(str, looks))) == len({bench_figures.label_of(name) for name in names}) == len(names)

@@ -1,4 +1,4 @@
-"""`method[@link][~codec[:options][+ef|+ef21]][+schedule]`."""
+"""`method[@link][~codec[:options][+ef|+ef21]][+schedule][+secret]`."""
 
 import re
 
@@ -31,6 +31,9 @@ from transport.schedule.schedule_table import POLICIES
         ("ring~lanes8+p3:slice=40000", MethodName("ring", "tcp", "p3:slice=40000", "lanes8")),
         ("gloo~bf16", MethodName("gloo", "", codec="bf16")),
         ("gloo~exact", MethodName("gloo", "", codec="exact")),
+        ("switch+secret", MethodName("switch", "udp", secret=True)),
+        ("switch~exact+secret", MethodName("switch", "udp", "", "exact", secret=True)),
+        ("switch@rdma~lanes8+ef+p3+secret", MethodName("switch", "rdma", "p3", "lanes8+ef", secret=True)),
     ],
 )
 def test_method_names_are_parsed(text: str, expected: MethodName) -> None:
@@ -68,8 +71,9 @@ def test_names_with_codecs_are_written_as_they_are_read(data: st.DataObject) -> 
     schedule = data.draw(st.sampled_from(("", "p3", "wfbp", "bytescheduler:partition=1MB,credit=4MB")))
     words = ",".join(f"{word}={value}" for word, value in options.items())
     coded = codec + (f":{words}" if words else "") + (f"+{feedback}" if feedback else "")
-    name = parse(f"{method}@{link}~{coded}" + (f"+{schedule}" if schedule else ""))
-    assert (name.method, name.link, name.schedule) == (method, link, schedule)
+    secret = method == "switch" and data.draw(st.booleans())
+    name = parse(f"{method}@{link}~{coded}" + (f"+{schedule}" if schedule else "") + "+secret" * secret)
+    assert (name.method, name.link, name.schedule, name.secret) == (method, link, schedule, secret)
     spec = name.spec
     assert spec is not None
     assert (spec.name, spec.feedback, spec.least, spec.warmup) == (
@@ -122,6 +126,11 @@ def test_default_links_are_left_out() -> None:
         ("ring~exact:least=9", "codec exact: every sum goes through it, so it takes no least=9"),
         ("ring~exact:warmup=1", "codec exact: every sum goes through it, so it takes no warmup"),
         ("gloo~bf16+ef", "method gloo: codec 'bf16+ef' is none of its"),
+        ("ring+secret", "method ring+secret: sums by ring travel as they are; use method switch, or have a link"),
+        ("gloo~bf16+secret", "method gloo+secret: sums by gloo travel as they are"),
+        ("mlt+secret", "method mlt+secret: sums by mlt travel as they are"),
+        ("switch+secret+p3", "schedule 'secret+p3' is unknown"),
+        ("switch+secret+secret", "schedule 'secret' is unknown"),
         ("x" * 1000, "method '" + "x" * 60 + "…' is unknown"),
     ],
 )

@@ -33,6 +33,21 @@ def daemon() -> Iterator[SwitchDaemon]:
         yield running
 
 
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[NDArray[np.int32]]:
+    """Elements of data chunks as they come to the switch."""
+    chunks: list[NDArray[np.int32]] = []
+    process = ReferencePlane.process
+
+    def watched(plane: ReferencePlane, bundle: Bundle, port: int) -> Any:
+        if bundle.shape[1] > 20:
+            chunks.append(payload(bundle)[:, :-3].copy())
+        return process(plane, bundle, port)
+
+    monkeypatch.setattr(ReferencePlane, "process", watched)
+    return chunks
+
+
 @pytest.fixture(autouse=True)
 def _no_token_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("SWITCHAGG_TOKEN", "SWITCHAGG_TOKEN_FILE"):
@@ -67,19 +82,10 @@ def refusals(daemon: SwitchDaemon, *changes: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("codec", ["fixed_point", "constant4", "exact", "lanes8"])
 def test_a_secret_session_has_the_bits_of_an_open_one_and_its_switch_sees_noise(
-    daemon: SwitchDaemon, monkeypatch: pytest.MonkeyPatch, core: str, codec: str
+    daemon: SwitchDaemon, seen: list[NDArray[np.int32]], core: str, codec: str
 ) -> None:
     """Floats and integers, long and short; of all elements that come to the switch in data chunks hardly two are alike,
     though both ranks have the same few values."""
-    seen: list[NDArray[np.int32]] = []
-    process = ReferencePlane.process
-
-    def watched(plane: ReferencePlane, bundle: Bundle, port: int) -> Any:
-        if bundle.shape[1] > 20:
-            seen.append(payload(bundle)[:, :-3].copy())
-        return process(plane, bundle, port)
-
-    monkeypatch.setattr(ReferencePlane, "process", watched)
 
     def work(session: SwitchSession) -> list[bytes]:
         arrays = [np.full(5000, 0.5, np.float32), np.ones(40, np.float32), np.full(3000, 7, np.int32)]
@@ -155,6 +161,37 @@ def test_a_maximum_of_values_is_refused_and_sums_go_on(daemon: SwitchDaemon) -> 
 def test_other_methods_refuse_secret_sums_and_name_what_to_use(method: str) -> None:
     with pytest.raises(JobError, match=f"option secret: sums by {method} travel as they are; use method switch, or"):
         open_group(method, "tcp", 0, [("127.0.0.1", 1), ("127.0.0.1", 2)], job="j", options={"secret": "on"})
+
+
+@pytest.mark.parametrize(("method", "distinct"), [("switch", 1), ("switch+secret", 900)])
+def test_a_group_s_method_says_that_its_sums_are_secret(
+    daemon: SwitchDaemon, seen: list[NDArray[np.int32]], method: str, distinct: int
+) -> None:
+    def one(rank: int) -> list[int]:
+        options = {"switch": daemon.control_endpoint, "token": TOKEN, "timeout_s": 5}
+        with open_group(method, "udp", rank, [("127.0.0.1", 1)] * 2, job="j", options=options) as group:
+            array = np.full(1000, 7, np.int32)
+            group.allreduce(array).result(30)
+        return array.tolist()
+
+    with ThreadPoolExecutor(2) as ranks:
+        assert list(ranks.map(one, range(2))) == [[14] * 1000] * 2
+    words = len(np.unique(np.concatenate([rows.reshape(-1) for rows in seen])))
+    assert distinct <= words <= distinct * 10
+
+
+def test_the_name_of_a_process_group_s_method_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that is told by the name and one that is told by the variable agree."""
+    by_name, by_variable = SwitchOptions(method="switch~exact+secret"), SwitchOptions(codec="exact", secret="on")
+    assert by_name.name == by_variable.name
+    assert by_name.alike() == by_variable.alike()
+    assert [options.join_options(5).secret for options in (by_name, by_variable)] == ["on", "on"]
+    assert SwitchOptions().join_options(5).secret == "off"
+    monkeypatch.setenv("SWITCHAGG_METHOD", "ring+secret")
+    with pytest.raises(
+        dist.DistBackendError, match=r"SWITCHAGG_METHOD, .*: method ring\+secret: sums by ring travel as"
+    ):
+        _ = SwitchOptions.from_environment().name
 
 
 def test_a_fallback_is_refused() -> None:

@@ -16,7 +16,7 @@ from emulation.scenario.scenario import Scenario, ScenarioError
 from emulation.scenario.scenario_tables import Methods
 from emulation.scenario.sweep_axes import SweepAxes
 from switchagg.dataplane.plane_kinds import DATAPLANES
-from transport.group.method_name import METHODS, MethodName
+from transport.group.method_name import METHODS, SECRET, MethodName
 from transport.group.method_name import parse as parse_name
 from transport.links.link_kinds import LINKS
 
@@ -37,7 +37,8 @@ class BenchMethod:
     @property
     def kind(self) -> str:
         """The method with its codec, whatever carries it."""
-        return self.method.method + (f"~{self.method.codec}" if self.method.codec else "")
+        codec = f"~{self.method.codec}" if self.method.codec else ""
+        return self.method.method + codec + SECRET * self.method.secret
 
     @property
     def carrier(self) -> str:

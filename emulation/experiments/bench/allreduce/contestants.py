@@ -60,7 +60,7 @@ class SwitchContestant:
                 streams=options.streams,
                 window_slots=options.window_slots,
                 segments_max=order.segments_max,
-                codec=method.method.codec or JoinOptions.codec,
+                **method.method.terms | {"codec": method.method.codec or JoinOptions.codec},
                 via=place.via,
                 verify=options.verify,
             ),
