@@ -131,8 +131,8 @@ def packet_tag(secret: bytes, packet: bytes, chunk: int, child: int) -> int:
 
 def sums(seed: int = 4) -> list[dict[str, Any]]:
     """Chunks of several ranks: each rank's words, in the open and with its mask, and tag; and the result, of which each
-    element is the sum of those in the open; `secret_result` is the sum of those with masks, which jobs with partial sums
-    don't have (X1)."""
+    element is the sum of those in the open; `secret_result` is the sum of those with masks, which jobs with partial
+    sums don't have (X1)."""
     rng = random.Random(seed)
     cases = []
     for name, workers, size, signed, coded, ranks in (
