@@ -459,6 +459,24 @@ def _verified_sums() -> Finding:
     return Finding(f"on, key: job name, or PyTorch's token; by hand only {TOKEN_VARIABLE} keeps forgers out")
 
 
+def _authenticated_packets() -> Finding:
+    """Whether a rank that is started here and its switch know each other's packets."""
+    folder, choice = (os.environ.get(f"SWITCHAGG_{name}", "").strip() for name in ("KEYS", "AUTHENTICATE"))
+    if not folder:
+        what = "off, no keys: who can send from a rank's or the switch's address may forge packets"
+        return Finding(what, "switchagg keys FOLDER, then SWITCHAGG_KEYS=FOLDER" if choice == "on" else "")
+    from transport.zeromq.keys import as_keys  # needs pyzmq
+
+    try:
+        as_keys(folder)
+    except SwitchaggError as error:
+        what, _, remedy = str(error).partition("; ")
+        return Finding(what, remedy or "make keys with `switchagg keys FOLDER`")
+    if choice == "off":
+        return Finding("off (SWITCHAGG_AUTHENTICATE); over ZeroMQ all the same, which encrypts")
+    return Finding("on, over UDP and ZeroMQ, at a switch that has keys too")
+
+
 P4_REMEDY = "see p4.org (Debian, Ubuntu: packages of the p4lang project)"
 PROBES: dict[str, tuple[str, Callable[[], Finding]]] = {
     "Python": (EVERYTHING, _python),
@@ -467,6 +485,7 @@ PROBES: dict[str, tuple[str, Callable[[], Finding]]] = {
     "pyzmq": (EVERYTHING, lambda: _package("pyzmq", "zmq")),
     "msgspec": (EVERYTHING, lambda: _package("msgspec", "msgspec")),
     "verified sums": ("noticing that a switch, a wire or a forger changed a sum", _verified_sums),
+    "authenticated packets": ("dropping packets that a rank or its switch didn't send", _authenticated_packets),
     "root": ("Mininet", _root),
     "user namespaces": ("Mininet without root", _user_namespaces),
     "Mininet": ("Mininet", _mininet),

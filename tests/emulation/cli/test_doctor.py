@@ -15,6 +15,7 @@ from emulation.cli import doctor
 from emulation.cli.doctor import EVERYTHING, PROBES, Finding, MachineCheck
 from switchagg.native import library
 from switchagg.native.headers import SA_ABI
+from transport.zeromq.keys import make_keys
 
 
 @pytest.fixture(scope="module")
@@ -353,3 +354,25 @@ def test_the_doctor_says_whether_sums_are_verified_and_by_which_key(
     assert found.remedy.startswith(remedy)
     assert found.ok is not bool(remedy)
     assert "t" * 32 not in found.detail
+
+
+@pytest.mark.parametrize(
+    ("choice", "keys", "detail", "remedy"),
+    [
+        ("", "", "off, no keys: who can send from a rank's or the switch's address may forge packets", ""),
+        ("on", "", "off, no keys", "switchagg keys FOLDER, then SWITCHAGG_KEYS=FOLDER"),
+        ("on", "made", "on, over UDP and ZeroMQ, at a switch that has keys too", ""),
+        ("off", "made", "off (SWITCHAGG_AUTHENTICATE)", ""),
+        ("", "none", "no folder of keys at ", "`switchagg keys DIR` makes keys"),
+    ],
+)
+def test_the_doctor_says_whether_packets_are_authenticated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, choice: str, keys: str, detail: str, remedy: str
+) -> None:
+    make_keys(tmp_path / "made")
+    monkeypatch.setenv("SWITCHAGG_AUTHENTICATE", choice)
+    monkeypatch.setenv("SWITCHAGG_KEYS", str(tmp_path / keys) if keys else "")
+    found = doctor.check("authenticated packets")
+    assert found.detail.startswith(detail)
+    assert found.remedy.startswith(remedy)
+    assert found.ok is not bool(remedy)
