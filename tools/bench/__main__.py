@@ -102,8 +102,8 @@ def suite(
     out: Annotated[Path, typer.Option(help="Folder of the results")] = Path("results/bench"),
     figures: Annotated[bool, typer.Option("--figures", help="Draw the figures again, measure nothing")] = False,
 ) -> None:
-    """The benchmark of `make bench`: planes, numbers, unshaped, codecs, loss, racks, verified, allreduce; the same
-    command goes on where it was interrupted."""
+    """The benchmark of `make bench`: planes, numbers, unshaped, codecs, loss, racks, verified, exact, allreduce; the
+    same command goes on where it was interrupted."""
     from tools.bench.suite import MINUTES, PARTS
     from tools.bench.suite_figures import FIGURES
 

@@ -33,7 +33,8 @@ MINUTES = {
     "codecs": (0.9, 2.5),
     "loss": (1, 4),
     "racks": (0.4, 1),
-    "verified": (0.3, 1),
+    "verified": (0.4, 1.5),
+    "exact": (0.6, 1.5),
     "allreduce": (0.8, 14),
 }
 
@@ -156,19 +157,35 @@ def _racks(quick: bool, log: Log, on_row: OnRow, store: CellStore) -> list[dict[
 
 
 def _verified(quick: bool, log: Log, on_row: OnRow, store: CellStore) -> list[dict[str, Any]]:
-    """What tags cost a call (V4): the same networks with verified sums and without, of which the bound is 3 in E."""
+    """What tags cost a call (V4), bound 3 in E, and masks (X3): the same networks with and without them."""
+    plane = bench_methods.resolve_plane("auto")
+    switch = f"switch:{plane}"
     wanted: list[BenchRequest] = []
     for rate in CODEC_RATES[1:2] if quick else CODEC_RATES[:2]:
-        for choice in ("off", "on"):
+        for choice, names in (("off", switch), ("on", f"{switch},switch+secret:{plane}")):
             wanted += BenchMatrix(
                 [CODEC_WORKERS],
                 [rate],
                 [25 * bandwidths.MEGABYTE],
-                f"switch:{bench_methods.resolve_plane('auto')}",
+                names,
                 window_slots=WINDOW_SLOTS,
                 pace=OperationPace(cell_s=0.2, rounds=2) if quick else OperationPace(cell_s=2.0),
                 verify=choice,
             ).requests()
+    return run_allreduce(wanted, log, on_row, store)
+
+
+def _exact(quick: bool, log: Log, on_row: OnRow, store: CellStore) -> list[dict[str, Any]]:
+    """What exact sums of values with a gradient's span cost, beside the same methods' own sums."""
+    plane = bench_methods.resolve_plane("auto")
+    wanted = BenchMatrix(
+        [CODEC_WORKERS],
+        CODEC_RATES[1:2] if quick else CODEC_RATES[:2],
+        [25 * bandwidths.MEGABYTE],
+        f"switch:{plane},switch~exact:{plane},ring,ring~exact,gloo,gloo~exact",
+        window_slots=WINDOW_SLOTS,
+        pace=OperationPace(cell_s=0.2, rounds=2) if quick else OperationPace(cell_s=2.0),
+    ).requests()
     return run_allreduce(wanted, log, on_row, store)
 
 
@@ -179,5 +196,6 @@ PARTS: dict[str, Measure] = {
     "loss": _loss,
     "racks": _racks,
     "verified": _verified,
+    "exact": _exact,
     "allreduce": _allreduce,
 }

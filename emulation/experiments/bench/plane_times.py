@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ WINDOW = 256
 BUNDLE_ROWS = 16
 ENDPOINT_BYTES = 25 * bandwidths.MEGABYTE
 PYTHON_ENDPOINT_BYTES = 4 * bandwidths.MEGABYTE
+SUM_TERMS: tuple[dict[str, Any], ...] = ({"verify": "off"}, {"verify": "on"}, {"verify": "on", "secret": "on"})
+"""Open sums, verified ones, secret ones."""
 
 Turn = list[tuple[Bundle, int]]
 Log = Callable[[str], None]
@@ -215,16 +217,16 @@ def _check(counters: dict[str, int], traffic: BundleTraffic) -> None:
 
 
 def endpoint_rows(
-    name: str, elements: int, quick: bool, choices: Sequence[str] = ("off", "on")
+    name: str, elements: int, quick: bool, choices: Sequence[Mapping[str, Any]] = SUM_TERMS
 ) -> list[dict[str, Any]]:
     """A worker's end: frames written from a float32 array, and results read back into it.
 
     Frames that the worker writes come back as results, as for a job of one worker; that is done outside what is timed.
-    Quantising and dequantising are part of it. choices: of the term verify, a row for each; they take turns.
+    Quantising and dequantising are part of it. choices: terms of jobs, a row for each; they take turns.
     """
     size = (PYTHON_ENDPOINT_BYTES if name == "python" or quick else ENDPOINT_BYTES) // 4
     array = np.random.default_rng(1).standard_normal(size).astype(np.float32)
-    jobs = [JobConfig(1, 7, 1, elements, (StreamConfig(0, WINDOW),), verify=choice) for choice in choices]
+    jobs = [JobConfig(1, 7, 1, elements, (StreamConfig(0, WINDOW),), **choice) for choice in choices]
     workers: list[Any] = [(NativeEndpoint if name == "native" else Endpoint)(job, 0) for job in jobs]
     samples: list[list[float]] = [[] for _ in jobs]
     for _ in range(2 if quick else 5):
@@ -234,7 +236,7 @@ def endpoint_rows(
             times.append(spent / packets)
     rows = []
     for job, times in zip(jobs, samples, strict=True):
-        rows.append(row("endpoint", name, elements, 1, times) | {"verify": job.verify})
+        rows.append(row("endpoint", name, elements, 1, times) | {"verify": job.verify, "secret": job.secret})
         rows[-1]["bytes_per_s"] = rows[-1]["packets_per_s"] * job.room * bandwidths.ITEM_BYTES
         rows[-1]["note"] = "a packet sent and its result taken, float32, bundles of 64 packets"
         rows[-1]["added_ns_per_packet"] = rows[-1]["ns_per_packet"]["median"] - rows[0]["ns_per_packet"]["median"]

@@ -341,6 +341,14 @@ def test_the_codecs_part_compares_as_many_elements_of_each_type(monkeypatch: pyt
     assert [names[rate, "int32"] for rate in suite.CODEC_RATES] == [{"switch"}] * 3
 
 
+def test_the_verified_part_has_open_verified_and_secret_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(suite, "run_allreduce", lambda wanted, *_: asked.extend(wanted) or [])
+    suite.PARTS["verified"](False, lambda _: None, lambda *_: None, CellStore())
+    names = [(wish.scenario.switch.verify, [method.kind for method in wish.methods]) for wish in asked]
+    assert names == 2 * [("off", ["switch"]), ("on", ["switch", "switch+secret"])]
+
+
 def test_loss_shares_are_of_the_same_method_s_own_goodput() -> None:
     shares = loss_shares(a_document()["parts"]["loss"])
     assert set(shares) == {"switch:native"}

@@ -6,8 +6,11 @@ import pytest
 from emulation.experiments.bench.allreduce.exact_inputs import ExactInputs, SumCheck, tensors_of, tolerance
 from switchagg.calls.array_calls import rounds_of
 from switchagg.codecs.compression import Compression
+from switchagg.codecs.exact.exact import ExactSums
 from switchagg.codecs.lanes import WIDTHS, Lanes
+from switchagg.codecs.spec import CodecSpec
 from switchagg.lockstep import sum_together
+from tests.oracles.correct_rounding import combined
 from transport.group.method_name import parse
 
 
@@ -26,6 +29,26 @@ def test_sums_of_the_inputs_are_known_and_differ_from_operation_to_operation(dty
     assert [ranks[2].wrong(total, 205, allowed) for allowed in (1.9, 2.0)] == [1, 0]
     total[18] = np.nan if dtype == "float32" else 10**6
     assert ranks[2].wrong(total, 205, 2.0) == 1
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_exact_sums_are_measured_on_values_of_which_as_many_bytes_travel_as_of_gradients(workers: int) -> None:
+    elements, codec = 6400, ExactSums()
+    numbers = ExactInputs(0, workers, "float32", elements, gradients=True)
+    arrays = numbers.of_all(elements, 205)
+    expected = combined([array[: numbers.PERIOD] for array in arrays])
+    assert numbers.combined(numbers.PERIOD, 205).tolist() == expected.tolist()
+    in_turn = np.sum(arrays, axis=0, dtype=np.float32)
+    assert (numbers.wrong(in_turn, 205) > 0) == (workers > 2)  # one addition is rounded correctly, more aren't
+    ranks = [Compression(CodecSpec(codec), rank, workers) for rank in range(workers)]
+    travelled, sums = 0, [own.rounds(array, None) for own, array in zip(ranks, arrays, strict=True)]
+    for turn in zip(*sums, strict=True):
+        travelled += turn[0].array.nbytes
+        total = (np.max if turn[0].op == "max" else np.sum)([own.array for own in turn], axis=0)
+        for own in turn:
+            own.array[:] = total
+    assert [numbers.wrong(array, 205) for array in arrays] == [0] * workers
+    assert travelled == pytest.approx(codec.moved(elements, workers)["allreduce"], rel=0.06)
 
 
 @pytest.mark.parametrize("codec", [*map(Lanes, WIDTHS), "bf16", "fp16"])

@@ -15,6 +15,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -89,7 +90,7 @@ class AllreduceRank:
         self._contestants: dict[str, Contestant] = {}
         self._checks: dict[str, SumCheck] = {}
         elements = place.bytes_most // 4
-        self._numbers = ExactInputs(place.rank, place.workers, place.dtype, elements)
+        self._numbers = cache(partial(ExactInputs, place.rank, place.workers, place.dtype, elements))
         self._array = np.zeros(elements, place.dtype)
         self._point = MeetingPoint(place.meeting_point, place.rank, place.workers, place.limit_s)
 
@@ -102,7 +103,8 @@ class AllreduceRank:
                 method, options = order.method.method, order.scenario
                 elements = elements_of(method, options.switch.elements, options.topology.mtu_bytes)
                 place, room = self._place, elements - options.network.tag_elements(elements)
-                self._checks[name] = SumCheck(method, self._numbers, place.workers, place.dtype, room)
+                exact = place.dtype == "float32" and method.spec is not None and method.spec.exact
+                self._checks[name] = SumCheck(method, self._numbers(gradients=exact), place.workers, place.dtype, room)
                 return MethodOpened(contestant.facts())
             case RunOperations():
                 return self._run(name, order)
@@ -128,7 +130,7 @@ class AllreduceRank:
 
     def _operation(self, name: str, elements: int, number: int, watch_cpu: bool) -> Operation:
         contestant, array, check = self._contestants[name], self._array[:elements], self._checks[name]
-        self._numbers.fill(array, number)
+        check.numbers.fill(array, number)
         watch_cpu = watch_cpu and self._place.rank == 0
         self._point.start_together()
         cpus = cpu_ticks() if watch_cpu else []

@@ -21,6 +21,7 @@ from transport.worker.session import SwitchSession
 Array = NDArray[Any]
 PORT = 29_700
 CALL_TIMEOUT_S = 120.0
+TOKEN = "known to all who read this"  # secret sums need one
 QUEUE_SHARE_NS = 4_000_000  # of the link's rate: what a TCP sender may hold, half of the queue at 1 Gb/s
 
 
@@ -63,6 +64,7 @@ class SwitchContestant:
                 **method.method.terms | {"codec": method.method.codec or JoinOptions.codec},
                 via=place.via,
                 verify=options.verify,
+                token=TOKEN if method.method.secret else "",
             ),
         )
 

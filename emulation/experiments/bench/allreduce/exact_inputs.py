@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from switchagg.codecs.array_codec import ArrayCodec, Tensor, Tensors
 from switchagg.codecs.compression import Compression
+from switchagg.codecs.exact.exact import TYPICAL_SPAN
 from switchagg.codecs.lanes import Lanes
 from switchagg.lockstep import sum_together
 from transport.group.method_name import MethodName
@@ -24,22 +25,34 @@ class ExactInputs:
     Rank r's element i of operation k is pattern(i + k mod 101) with pattern(i) = (7i + 13r) mod 101 - 50. float32 sums
     of these are exact in any order, and the switch's fixed point represents them exactly. A lossy codec may be off by
     what its rule allows (`tolerance`). greatest: their limit, 50 for 32 bits and more. op: sum, max, min, or avg, of
-    which every value is a multiple of the number of ranks, so that the average is a whole number.
+    which every value is a multiple of the number of ranks, so that the average is a whole number. gradients: for codec
+    exact, whose time and bytes follow from values: float32 of the span of gradients in place of whole numbers. They
+    are multiples of 2**(2 - TYPICAL_SPAN), so float64 adds them exactly and only the last rounding is left.
     """
 
     PERIOD, GREATEST = 101, 50
 
     def __init__(
-        self, rank: int, workers: int, dtype: str, elements_most: int, greatest: int = GREATEST, op: str = "sum"
+        self,
+        rank: int,
+        workers: int,
+        dtype: str,
+        elements_most: int,
+        greatest: int = GREATEST,
+        op: str = "sum",
+        gradients: bool = False,
     ) -> None:
         index = np.arange(self.PERIOD)
         factor = workers if op == "avg" else 1
         patterns = [((7 * index + 13 * r) % (2 * greatest + 1) - greatest) * factor for r in range(workers)]
+        if gradients:
+            patterns = [_gradients(r, self.PERIOD) for r in range(workers)]
         turns = -(-(elements_most + self.PERIOD) // self.PERIOD)
         combine = {"max": np.max, "min": np.min}.get(op, np.sum)
         self._patterns = patterns
         self._rank_input = np.tile(patterns[rank].astype(dtype), turns)
-        self._sums = np.tile((combine(patterns, axis=0) // factor).astype(dtype), turns)
+        sums = combine(patterns, axis=0)
+        self._sums = np.tile((sums if gradients else sums // factor).astype(dtype), turns)
 
     def fill(self, array: Array, operation: int) -> None:
         """Write this rank's input."""
@@ -66,6 +79,13 @@ class ExactInputs:
         if not tolerance:
             return int(np.count_nonzero(array != exact))
         return len(array) - int(np.count_nonzero(np.abs(array - exact) <= tolerance))
+
+
+def _gradients(rank: int, count: int) -> Array:
+    """float64, each of which float32 holds: normal numbers, of which a group of codec exact spans TYPICAL_SPAN bits."""
+    unit = 2.0 ** (2 - TYPICAL_SPAN)
+    values = np.round(np.random.default_rng(rank).standard_normal(count) / unit) * unit
+    return values.astype(np.float32).astype(np.float64)
 
 
 def tolerance(method: MethodName, workers: int, dtype: str) -> float:
@@ -106,7 +126,7 @@ class SumCheck:
     def __init__(self, method: MethodName, numbers: ExactInputs, workers: int, dtype: str, elements: int) -> None:
         """elements: of a row of the switch whose bits the method gives."""
         spec = method.spec if dtype == "float32" else None
-        self._method, self._numbers, self._workers, self._elements = method, numbers, workers, elements
+        self._method, self.numbers, self._workers, self._elements = method, numbers, workers, elements
         self._tolerance = tolerance(method, workers, dtype)
         self._spec = spec if spec is not None and spec.lossy and not self._tolerance else None
         self._least = spec.least if spec is not None else 0
@@ -116,11 +136,11 @@ class SumCheck:
     def wrong(self, array: Array, operation: int) -> int:
         """How many elements are not what they must be."""
         if self._spec is None or len(array) < self._least:
-            return self._numbers.wrong(array, operation, self._tolerance if len(array) >= self._least else 0.0)
+            return self.numbers.wrong(array, operation, self._tolerance if len(array) >= self._least else 0.0)
         self._operations += 1
         if self._operations > 1:
             return 0
-        arrays, spec = self._numbers.of_all(len(array), operation), self._spec
+        arrays, spec = self.numbers.of_all(len(array), operation), self._spec
         ranks = [Compression(spec, rank, self._workers) for rank in range(self._workers)]
         sum_together(ranks, arrays, tensors_of(self._method, array), elements=self._elements)
         expected = arrays[0]
