@@ -158,8 +158,6 @@ def test_finds_nothing(target: str, searches: dict[str, tuple["subprocess.Popen[
         ("fuzz_endpoint", "layout.h", "end - span.low < layout->width ? end - span.low :", ""),
         ("fuzz_qp", "rdma_memory.c", "(region->access & access) != access", "access > 3"),
         ("fuzz_endpoint", "endpoint.c", "(uint32_t)slot->chunk != SA_BE32(header.chunk) ||", ""),
-        ("fuzz_endpoint", "verified_sums.c", "fits = rest == marks;", "fits = 1;"),
-        ("fuzz_endpoint", "verified_sums.c", "return rest == 0;", "return 1;"),
     ],
     ids=[
         "any newer chunk taken",
@@ -171,8 +169,6 @@ def test_finds_nothing(target: str, searches: dict[str, tuple["subprocess.Popen[
         "last row written whole",
         "access not asked",
         "chunk not compared",
-        "tags of sums with an agreed code not compared",
-        "tags of integer sums not compared",
     ],
 )
 def test_finds_a_planted_bug(

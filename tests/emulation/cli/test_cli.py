@@ -327,4 +327,4 @@ def test_a_speedup_beyond_its_bound_is_explained_below_the_table(monkeypatch: py
     backend(monkeypatch, "sim", too_fast)
     done = invoke("compare", "tiny.toml", "--on", "sim")
     assert "beyond it, see below" in " ".join(done.stdout.split())
-    assert "It is beyond the bound: the part above 1.50 is no merit of the switch" in done.stdout
+    assert "It is beyond the bound: the part above 1.49 is no merit of the switch" in done.stdout

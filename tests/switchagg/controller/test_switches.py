@@ -15,6 +15,7 @@ from switchagg.membership import (
     SwitchOffer,
     Waiting,
 )
+from transport.control.hop_secrets import HopSecrets
 from transport.control.shares import share_message
 
 SECOND = 1_000_000_000
@@ -133,7 +134,7 @@ def test_workers_are_told_once_all_switches_have_the_job() -> None:
     world.join("one", ["rack1", "rack2", "rack2"])
     admitted = world.admitted()
     for share in admitted.shares:  # a switch below gets the whole job
-        assert share_message(admitted, share, ("", 5556)).config() == admitted.job
+        assert share_message(admitted, share, ("", 5556), HopSecrets("none")).config() == admitted.job
     member = admitted.members[0].incarnation
     assert isinstance(world.controller.membership_state(member), Waiting)
     assert [share.switch for _, share in world.controller.shares(1001)] == ["rack1"]

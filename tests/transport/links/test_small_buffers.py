@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from switchagg.codecs import SPLIT
 from switchagg.controller.admission import Controller
 from switchagg.join import Join
 from switchagg.membership import JobAdmitted
@@ -58,7 +59,8 @@ def test_windows_that_would_overrun_the_switch_shrink_and_hardly_anything_is_res
     for future in itertools.chain(*calls):
         assert set(future.result(LIVENESS_S)) == {workers}
     assert [stream.window_slots for stream in sessions[0].job.streams] == [11, 11]
-    first = 4 * workers * -(-elements // 360)
+    job = sessions[0].job
+    first = 4 * workers * -(-elements // SPLIT.for_workers(workers).row_values(np.dtype(np.int32), job.room))
     sent = sum(session.counters["link_sent_datagrams"] for session in sessions)
     assert sent < 1.1 * first
     assert any("the switch's receive buffer holds 184 packets" in line for line in log)
