@@ -3,6 +3,7 @@
 python load.py sink  ADDRESS PORT                        reads TCP and UDP on PORT until it is ended
 python load.py tcp   ADDRESS PORT SECONDS
 python load.py udp   ADDRESS PORT SECONDS [SEGMENTS [PAYLOAD_BYTES]]      blocks on its socket buffer
+python load.py --wait ...      prints "ready" once it has started, and begins when its standard input ends
 """
 
 import contextlib
@@ -55,7 +56,12 @@ def udp(address: str, port: int, seconds: float, segments: int = 16, payload_byt
 
 
 if __name__ == "__main__":
-    role, address, port, *rest = sys.argv[1:]
+    arguments = sys.argv[1:]
+    if arguments[0] == "--wait":
+        print("ready", flush=True)
+        sys.stdin.read()
+        del arguments[0]
+    role, address, port, *rest = arguments
     if role == "sink":
         sink(address, int(port))
     elif role == "tcp":

@@ -1,12 +1,13 @@
 """The star as it really is: reachability, shaping, the data plane's process, counters, the certificate."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -219,19 +220,30 @@ def test_a_failed_data_plane_is_reported_with_its_last_output(topology: Any) -> 
 # ---- the certificate
 
 
-def loaded(topology: Any, spec: Any, kind: str, seconds: str, prefix: tuple[str, ...] = ()) -> Any:
-    """Certificate of a run in which worker 0 sends to worker 1 as fast as it can."""
+def loaded(
+    topology: Any, spec: Any, kind: str, seconds: str, beside: Callable[[int], contextlib.AbstractContextManager[None]]
+    = lambda _pid: contextlib.nullcontext()
+) -> Any:
+    """Certificate of a run in which worker 0 sends to worker 1 as fast as it can; `beside` is open while it sends."""
     from emulation.testbed.certificate.fidelity import FidelityMonitor
 
     with topology.EmulatedNetwork(spec) as net:
         sink = net.spawn(1, [*LOAD, "sink", net.workers[1].address, PORT], stdout=subprocess.PIPE)
         assert sink.stdout.readline() == b"ready\n"
+        sender = net.spawn(
+            0, [*LOAD, "--wait", kind, net.workers[1].address, PORT, seconds], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert sender.stdout.readline() == b"ready\n"
         monitor = FidelityMonitor(net)
         monitor.start()
-        sender = net.spawn(0, [*prefix, *LOAD, kind, net.workers[1].address, PORT, seconds])
-        monitor.watch(sender.pid)
-        sender.wait(60)
-        return monitor.stop()
+        try:
+            monitor.watch(sender.pid)
+            with beside(sender.pid):
+                sender.stdin.close()
+                sender.wait(60)
+        finally:
+            certificate = monitor.stop()
+    return certificate
 
 
 @pytest.mark.parametrize("kind", ["tcp", "udp"])
@@ -259,17 +271,27 @@ def test_a_rate_no_machine_fills_is_invalid(topology: Any) -> None:
         assert certificate.valid_rate_bps < 100_000_000_000
 
 
-def test_network_threads_that_starve_make_a_run_invalid(topology: Any) -> None:
-    """The sender, at the lowest priority, shares one CPU with busy loops."""
-    cpu = str(min(os.sched_getaffinity(0)))
-    hogs = [subprocess.Popen(["taskset", "-c", cpu, sys.executable, "-S", "-c", "while True: pass"]) for _ in range(4)]
+@contextlib.contextmanager
+def busy_loops_on_the_cpu_of(pid: int) -> Iterator[None]:
+    """The process has the lowest priority on one CPU, beside four busy loops."""
+    cpu = min(os.sched_getaffinity(0))
+    os.sched_setaffinity(pid, {cpu})
+    os.setpriority(os.PRIO_PROCESS, pid, 19)
+    hogs = [
+        subprocess.Popen(["taskset", "-c", str(cpu), sys.executable, "-S", "-c", "while True: pass"]) for _ in range(4)
+    ]
     try:
-        spec = topology.NetworkSpec(workers=2, rate_bps=1_000_000_000)
-        certificate = loaded(topology, spec, "udp", "3", prefix=("taskset", "-c", cpu, "nice", "-n", "19"))
+        yield
     finally:
         for hog in hogs:
             hog.kill()
             hog.wait()
+
+
+def test_network_threads_that_starve_make_a_run_invalid(topology: Any) -> None:
+    """The sender has started before busy loops take its CPU: only what it sends waits for them."""
+    spec = topology.NetworkSpec(workers=2, rate_bps=1_000_000_000)
+    certificate = loaded(topology, spec, "udp", "3", busy_loops_on_the_cpu_of)
     assert not certificate.valid
     assert any("network threads wait for a CPU" in reason for reason in certificate.reasons), certificate
     assert certificate.valid_rate_bps is None or certificate.valid_rate_bps < 1_000_000_000
