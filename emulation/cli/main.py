@@ -301,13 +301,13 @@ def switch(
     advertise: Annotated[str | None, ADVERTISE] = None,
     peer_quota: Annotated[str | None, PEER_QUOTA] = None,
     lease: Annotated[float, typer.Option(min=1, max=3600, help="A worker silent for so many seconds is dead")] = 4.0,
+    drain: Annotated[float, typer.Option(min=0, max=3600, help="On SIGTERM jobs may leave for so many seconds")] = 5.0,
     ready_file: Annotated[Path | None, typer.Option(help="Written once the switch answers")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log nothing about jobs")] = False,
 ) -> None:
-    """Run a switch on this host until Ctrl-C. Workers need only its address.
+    """Run a switch on this host until Ctrl-C. Workers need only its address. On SIGTERM it drains.
 
-    Without keys it serves this host alone, until you name an address that others reach: then whoever reaches it may
-    join, and forge packets.
+    Without keys it serves this host alone, until you name an address that others reach: then these may forge packets.
 
     **Examples**
 
@@ -340,6 +340,7 @@ def switch(
             elements=elements,
             advertise=None if advertise is None else _host_port("--advertise", advertise),
             lease_s=lease,
+            drain_s=drain,
             peer_quota=_peer_quota(peer_quota or ""),
             segments_max=segments,
             multicast=multicast,

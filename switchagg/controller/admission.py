@@ -80,6 +80,7 @@ class Controller:
         self._generations = Generations(draw_generation)
         self._job_ids = JobIds()
         self._stopped = ""
+        self._draining = ""
         self._gatherings: dict[str, GatheringJob] = {}
         self._jobs: dict[str, RunningJob] = {}
         self._reserved: dict[str, ReservedRange] = {}
@@ -99,7 +100,7 @@ class Controller:
         self.counters["joins"] += 1
         record = MemberRecord(request, now_ns, now_ns)
         if reason := self._fault(request):
-            self._refuse(request.job, [record], reason, self._is_too_large(request))
+            self._refuse(request.job, [record], reason, self._may_go_elsewhere(request))
             return
         self._place(record)
         self._admit_what_can_be()
@@ -217,8 +218,8 @@ class Controller:
 
     def _fault(self, request: Join) -> str:
         """Why this request can never be served, or "" (C1)."""
-        if self._stopped:
-            return self._stopped
+        if self._stopped or self._draining:
+            return self._stopped or self._draining
         if fault := request.fault(self.slots, self.elements_max, self._workers_max):
             return fault
         hosts = [record.request.address[0] for job in self._gatherings.values() for record in job.all_members]
@@ -226,11 +227,12 @@ class Controller:
             return f"{WAITING_MAX} members are waiting already"
         return self._quota.joins_fault(request.address[0], hosts.count(request.address[0]), request.stream_count)
 
-    def _is_too_large(self, request: Join) -> bool:
-        """Whether all that is wrong with a refused request is that it wants more slots than there are."""
+    def _may_go_elsewhere(self, request: Join) -> bool:
+        """Whether all that is wrong with a refused request is that it wants more slots than there are, or comes while
+        the switch drains."""
         most = max(self.slots, request.requested_slots)
         sound = not self._stopped and not request.fault(most, self.elements_max, self._workers_max)
-        return sound and request.requested_slots > self.slots
+        return sound and (bool(self._draining) or request.requested_slots > self.slots)
 
     @property
     def _workers_max(self) -> int:

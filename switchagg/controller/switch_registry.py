@@ -22,6 +22,7 @@ class _Registration:
     offer: SwitchOffer
     heard_ns: int
     held: Held = field(default_factory=dict)
+    draining: str = ""
 
 
 class Switches:
@@ -77,10 +78,10 @@ class Switches:
         self._registrations[offer.name] = _Registration(offer, now_ns)
         return "", False
 
-    def beat(self, name: str, held: Held, now_ns: int) -> None:
-        """A switch lives. held: the jobs that it took or refused."""
+    def beat(self, name: str, held: Held, now_ns: int, draining: str = "") -> None:
+        """A switch lives. held: the jobs that it took or refused; draining: why it takes no others, or ""."""
         registration = self._registrations[name]
-        registration.heard_ns, registration.held = now_ns, held
+        registration.heard_ns, registration.held, registration.draining = now_ns, held, draining
 
     def withdraw(self, name: str, reason: str) -> None:
         """A switch goes on its own."""
@@ -134,6 +135,8 @@ class Switches:
             if (offer := share.offer) and (slots > offer.slots or elements > offer.elements):
                 wanted = f"the job needs {slots} slots of {elements}"
                 return f"{offer} has {offer.slots} slots of up to {offer.elements} elements, {wanted}"
+            if offer and (reason := self._registrations[offer.name].draining):
+                return f"{offer} drains: {reason}"
         return shares
 
     def _add(

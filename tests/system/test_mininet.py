@@ -221,8 +221,11 @@ def test_a_failed_data_plane_is_reported_with_its_last_output(topology: Any) -> 
 
 
 def loaded(
-    topology: Any, spec: Any, kind: str, seconds: str, beside: Callable[[int], contextlib.AbstractContextManager[None]]
-    = lambda _pid: contextlib.nullcontext()
+    topology: Any,
+    spec: Any,
+    kind: str,
+    seconds: str,
+    beside: Callable[[int], contextlib.AbstractContextManager[None]] = lambda _pid: contextlib.nullcontext(),
 ) -> Any:
     """Certificate of a run in which worker 0 sends to worker 1 as fast as it can; `beside` is open while it sends."""
     from emulation.testbed.certificate.fidelity import FidelityMonitor
@@ -231,7 +234,10 @@ def loaded(
         sink = net.spawn(1, [*LOAD, "sink", net.workers[1].address, PORT], stdout=subprocess.PIPE)
         assert sink.stdout.readline() == b"ready\n"
         sender = net.spawn(
-            0, [*LOAD, "--wait", kind, net.workers[1].address, PORT, seconds], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            0,
+            [*LOAD, "--wait", kind, net.workers[1].address, PORT, seconds],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         assert sender.stdout.readline() == b"ready\n"
         monitor = FidelityMonitor(net)

@@ -108,10 +108,12 @@ class HeldJob(msgspec.Struct, frozen=True):
 
 
 class SwitchBeat(msgspec.Struct, frozen=True, tag="switch_beat"):
-    """Request of a switch: I live, and these are the jobs that I was told to take (C19)."""
+    """Request of a switch: I live, and these are the jobs that I was told to take (C19). draining: why it is to stop,
+    or "" (C27)."""
 
     incarnation: Count
     held: Annotated[list[HeldJob], msgspec.Meta(max_length=1 << 16)]
+    draining: Text = ""
 
 
 class JobGathering(msgspec.Struct, frozen=True, tag="gathering"):

@@ -167,6 +167,16 @@ class ControlServer:
             self._controller.handle_timer(now_ns)
         self._carry_out()
 
+    def drain(self, reason: str) -> None:
+        """Take no more jobs, and ask those that can to leave (C27); a leaf's agent tells the root, too."""
+        self._controller.drain(reason)
+        self._carry_out()
+
+    @property
+    def running(self) -> tuple[Running, ...]:
+        """The jobs that have slots of this switch, or that its controller admitted."""
+        return tuple(self._controller.jobs()) if self.leaf is None else self.leaf.held()
+
     def close(self, reason: str) -> None:
         """Tell every member why the switch stops (C10), then free the socket: takes a second if there are members.
 
@@ -236,7 +246,7 @@ class ControlServer:
                 self._take_switch(sender, request, now_ns)
             case control_messages.SwitchBeat():
                 held = {(job.job_id, job.generation): job.fault for job in request.held}
-                if self._controller.beat(request.incarnation, held, now_ns):
+                if self._controller.beat(request.incarnation, held, now_ns, request.draining):
                     self._carry_out()
                     self._send_shares(request.incarnation, sender.identity)
                 else:

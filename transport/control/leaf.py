@@ -76,6 +76,7 @@ class LeafAgent:
         self._last_line = ""
         self._stalls = StallDetector()
         self._reason: str | None = None
+        self._draining = ""
         self._wake_out, self._wake_in = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="switch-leaf", daemon=True)
 
@@ -87,6 +88,11 @@ class LeafAgent:
     def start(self) -> None:
         """Start the thread; once."""
         self._thread.start()
+
+    def drain(self, reason: str) -> None:
+        """Tell the root, by the next heartbeat, that this switch is to stop, so that its jobs leave (C27); from any
+        thread."""
+        self._draining = reason
 
     def stop(self, reason: str) -> None:
         """Tell the root that we go, and end the thread; again, or before `start`, is allowed."""
@@ -146,7 +152,7 @@ class LeafAgent:
     def _request(self) -> control_messages.Request:
         if self._lease_ns:
             held = [control_messages.HeldJob(*which, fault) for which, (_, fault) in self._held.items()]
-            return control_messages.SwitchBeat(self.incarnation, held)
+            return control_messages.SwitchBeat(self.incarnation, held, self._draining)
         place = self.place
         return control_messages.Register(
             place.name,

@@ -34,6 +34,7 @@ from transport.control.hop_secrets import HopSecrets
 from transport.control.leaf import LeafAgent, LeafPlace
 from transport.links.addresses import check_own, parse_endpoint
 from transport.switch.daemon_options import DaemonOptions
+from transport.switch.draining import Draining
 from transport.switch.switch_endpoints import SwitchEndpoint
 
 POLL_S = 0.1
@@ -107,6 +108,7 @@ class SwitchDaemon:
         self._leaf = self._below(options, advertised, end.packets_held(options.slot_elements))
         self._server.hops = HopSecrets(options.tags_fault, encrypted=options.encrypted)
         self._server.routes = options.kind.header_only and DATAPLANES[self.dataplane.name].routes
+        self._draining = Draining(self._server, self._leaf, options.drain_s, self._log)
         self._thread = threading.Thread(target=self._run, name="switch-control", daemon=True)
 
     def _open(self, options: DaemonOptions) -> SwitchEndpoint:
@@ -125,6 +127,10 @@ class SwitchDaemon:
         self._thread.start()
         if self._leaf is not None:
             self._leaf.start()
+
+    def drain(self, reason: str = "the switch was stopped") -> None:
+        """Have the switch stop once its jobs have left, as they are asked to, or after `drain_s` (C27)."""
+        self._draining.begin(reason)
 
     def stop(self, reason: str = "the switch was stopped") -> None:
         """Tell all members the reason, end both threads; again is allowed. Raises SwitchaggError if one hangs."""
@@ -164,6 +170,9 @@ class SwitchDaemon:
             try:
                 while not self._stopping.is_set():
                     self._server.run_once(POLL_S)
+                    if reason := self._draining.look():
+                        self._reason = self._reason or reason
+                        self._stopping.set()
                     if time.monotonic() >= look_s:
                         self._log_slowness()
                         look_s = time.monotonic() + SLOWNESS_S
@@ -249,8 +258,9 @@ def _at_free_port(serve: Callable[[str], ControlServer], options: DaemonOptions)
 
 
 def run_switch(options: DaemonOptions | None = None, *, ready_file: Path | None = None, quiet: bool = False) -> int:
-    """Run a switch until SIGINT, SIGTERM or SIGHUP, and ignore further ones: the process is to end. It returns the exit
-    status: 0, or 1 after one line on stderr.
+    """Run a switch until SIGINT, SIGTERM or SIGHUP. SIGTERM lets its jobs leave first (C27), which a further signal
+    ends; those that come later are ignored: the process is to end. It returns the exit status: 0, or 1 after one line
+    on stderr.
 
     Prints "switchagg switch ready: control … data …" to stdout once both addresses are bound, tells systemd (READY=1),
     and writes the same line to ready_file, if given; events go to stderr unless quiet, and first why no faster data
@@ -280,13 +290,15 @@ def run_switch(options: DaemonOptions | None = None, *, ready_file: Path | None 
         try:
             if ready_file is not None:
                 _write_whole(ready_file, line + "\n")
-            while not stopped and not daemon.wait(0.2):
-                pass
+            while not daemon.wait(0.2) and (not stopped or stopped == ["SIGTERM"]):
+                if stopped:
+                    daemon.drain(f"the switch was stopped by {stopped[0]}")
+                    _notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={STOP_S * 1e6:.0f}")
         except OSError as error:
             print(f"switchagg: ready file {ready_file}: {error.strerror}", file=sys.stderr)
             daemon.stop(f"the switch could not write {ready_file}")
             return 1
-        daemon.stop(f"the switch was stopped by {stopped[0]}" if stopped else "")
+        daemon.stop(f"the switch was stopped by {stopped[-1]}" if stopped else "")
     if daemon.failure is not None:
         what = daemon.failure if isinstance(daemon.failure, SwitchaggError) else repr(daemon.failure)
         print(f"switchagg: the switch failed: {what}", file=sys.stderr)

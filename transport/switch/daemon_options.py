@@ -51,6 +51,8 @@ class DaemonOptions:
     """Data address for the workers; None: the bound one, or if that is 0.0.0.0 the host of the control address."""
     lease_s: float = 4.0
     """A worker that is silent for so long is dead."""
+    drain_s: float = 5.0
+    """How long jobs may take to leave a switch that is to stop (C27); 0: it stops at once."""
     interfaces: Sequence[str] = ()
     """For XDP, by name; (): those that have the data address."""
     impairments: Impairments | None = None
@@ -89,6 +91,8 @@ class DaemonOptions:
             raise SwitchaggError(f"slots {self.slots}: 1 to {MAX_SLOTS}")
         if not 1 <= self.lease_s <= 3600:
             raise SwitchaggError(f"lease {self.lease_s:g} s: 1 to 3600; an outage may last half a second less")
+        if not 0 <= self.drain_s <= 3600:
+            raise SwitchaggError(f"drain {self.drain_s:g} s: 0 to 3600; 0 stops without waiting for jobs to leave")
         if not 1 <= self.segments_max <= SEGMENTS_HARD_MAX:
             raise SwitchaggError(f"segments {self.segments_max}: 1 to {SEGMENTS_HARD_MAX} packets per send")
         if self.multicast and (self.plane not in (AUTO, NATIVE) or self.link != "udp" or self.impairments is not None):

@@ -64,7 +64,7 @@ class SwitchPlace:
         """The daemon at this place, on one thread of computing."""
         words = ["--control", self.control, "--data", f"{self.address}:{self.data_port}", "--link", self.link]
         words += ["--dataplane", self.dataplane, "--elements", str(self.elements)]
-        words += ["--slots", str(max(SLOTS_LEAST, self.slots))]
+        words += ["--slots", str(max(SLOTS_LEAST, self.slots)), "--drain", "0"]  # Its jobs end before it does.
         if self.segments:
             words += ["--segments", str(self.segments)]
         if self.multicast:

@@ -1,4 +1,4 @@
-"""Jobs that leave a full switch for a more urgent one (C21)."""
+"""Jobs that leave a full switch for a more urgent one (C21), or one that is to stop (C27)."""
 
 import itertools
 from dataclasses import replace
@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from switchagg.controller.preempting_controller import PreemptingController
 from switchagg.controller.quota import PeerQuota
+from switchagg.controller.tree_controller import TreeController
 from switchagg.join import Join
 from switchagg.membership import Event, JobAdmitted, JobEvicted, JobFailed, JoinRefused, Running, Waiting
 
@@ -20,7 +20,7 @@ class World:
 
     def __init__(self) -> None:
         draw = partial(next, itertools.count(7))
-        self.controller = PreemptingController(256, 360, draw, LEASE, SECOND, PeerQuota(slots=1 << 16))
+        self.controller = TreeController(256, 360, draw, LEASE, SECOND, PeerQuota(slots=1 << 16))
         self.now_ns = 0
         self.numbers: dict[str, int] = {}
         self._next = itertools.count(1)
@@ -175,6 +175,31 @@ def test_a_job_needs_room_only_for_windows_that_fit_its_receive_buffer(least: in
     (admitted,) = world.join("b", 256, packets_held=64, slots_least=least)  # C17: 64 slots are all it can use
     assert isinstance(admitted, JobAdmitted)
     assert admitted.job.slots == (192, 256)
+
+
+def test_a_switch_that_drains_asks_who_can_leave_and_takes_no_more() -> None:
+    world = World()
+    world.join("a", 64)
+    world.join("b", 64, can_fall_back=False)
+    world.join("too large", 200, wait_for_slots=True)
+    world.controller.drain("it is to stop")
+    (refused,) = world.events()
+    assert isinstance(refused, JoinRefused)
+    assert (refused.name, refused.reason, refused.lacks_room) == ("too large", "it is to stop", True)
+    del world.numbers["too large"]
+    assert world.asked() == {"a"}
+    (refused,) = world.join("c", 64)
+    assert isinstance(refused, JoinRefused)
+    assert (refused.reason, refused.lacks_room) == ("it is to stop", True)
+    (refused,) = world.join("odd", 64, weight=0)
+    assert isinstance(refused, JoinRefused)
+    assert not refused.lacks_room  # it is wrong anywhere
+    del world.numbers["c"], world.numbers["odd"]
+    assert world.wait(100.0) == []  # it is the host that ends the wait
+    assert [type(event) for event in world.leave("a")] == [JobEvicted]
+    assert [running.admitted.name for running in world.controller.jobs()] == ["b"]
+    world.controller.stop("stopped")
+    assert [type(event) for event in world.events()] == [JobEvicted, JobFailed]
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,34 @@ def test_a_root_that_dies_ends_jobs_in_racks_too_and_leaves_wait_for_the_next() 
         close(sessions)
 
 
+def test_a_leaf_that_drains_has_its_jobs_leave_and_a_root_has_all() -> None:
+    """C27; jobs elsewhere continue, and those that can't leave end with the leaf, by name."""
+    with tree(rack1="root", rack2="root") as net:
+        leaf = net.daemons["rack1"]
+        across = net.join(["rack1", "rack2"], "across", can_fall_back=True)
+        fixed = net.join(["rack1"], "fixed")
+        elsewhere = net.join(["rack2", "rack2"], "elsewhere", can_fall_back=True)
+        leaf._draining._bound_s = 2.0
+        leaf.drain("an upgrade")
+        until(lambda: all("an upgrade" in session.asked_to_leave for session in across))
+        assert not fixed[0].asked_to_leave
+        with pytest.raises(JobError, match=r"switch 'rack1' at .* drains: an upgrade"):
+            net.join(["rack1"], "late", timeout_s=0.5)
+        close(across)
+        until(lambda: fixed[0].failure is not None)
+        assert "switch 'rack1'" in str(fixed[0].failure)
+        assert "within 2 s these jobs had not left: 'fixed'" in str(fixed[0].failure)
+        close(fixed)
+        assert leaf.wait(LIVENESS_S)
+        assert not elsewhere[0].asked_to_leave
+        check_sums(elsewhere)
+        net.root.drain("an upgrade")
+        until(lambda: "an upgrade" in elsewhere[1].asked_to_leave)
+        close(elsewhere)
+        assert net.root.wait(LIVENESS_S)
+        assert (leaf.failure, net.root.failure) == (None, None)
+
+
 @pytest.mark.parametrize("way", ["up", "down"])
 def test_sums_are_exact_where_the_roots_links_lose(way: str) -> None:
     pytest.importorskip("switchagg.native.library").load()

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,25 @@ def test_a_job_leaves_for_a_more_urgent_one_and_returns_with_the_same_bits(daemo
     training.end()
     close(training.groups)
     expected = undisturbed(daemon, len(training.sums[0]))
+    for own in training.sums:
+        assert [one.tobytes() for one in own] == [one.tobytes() for one in expected]
+
+
+def test_a_job_leaves_a_switch_that_drains_and_returns_to_the_next_with_the_same_bits(daemon: SwitchDaemon) -> None:
+    training = Training(together(daemon, "patient", fallback="ring"))
+    assert comes(lambda: len(training.sums[0]) > 3)
+    daemon.drain("an upgrade")
+    assert daemon.wait(SOON_S)
+    assert daemon.failure is None
+    away = len(training.sums[0])
+    with SwitchDaemon(replace(daemon.options, bind_control=daemon.control_endpoint)) as upgraded:
+        assert comes(lambda: training.moved("switch"))
+        back = len(training.sums[0])
+        assert comes(lambda: len(training.sums[0]) > back + 3)
+        assert back > away  # it went on meanwhile
+        training.end()
+        close(training.groups)
+        expected = undisturbed(upgraded, len(training.sums[0]))
     for own in training.sums:
         assert [one.tobytes() for one in own] == [one.tobytes() for one in expected]
 
