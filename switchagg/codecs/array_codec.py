@@ -42,9 +42,9 @@ class Reduction(NamedTuple):
     """A collective of all ranks, in place.
 
     kind: "allreduce", of float32, float64, int32 or int64; "reduce_scatter" of the same, after which this rank has the
-    sums of its own shard (`own_shard`); or "all_gather", of any type: this rank has filled its own shard. op: "sum" or
-    "max" (int32). codec: how a sum travels; None: as sums travel there where nobody asks for a codec. residual: see
-    `ArrayCodec.rounds_of`; only with a codec.
+    sums of its own shard (`own_shard`); "all_gather", of any type: this rank has filled its own shard; or "broadcast",
+    of any type, from the rank `root`. op: "sum" or "max" (int32). codec: how a sum travels; None: as sums travel there
+    where nobody asks for a codec. residual: see `ArrayCodec.rounds_of`; only with a codec.
     """
 
     array: Array
@@ -52,6 +52,7 @@ class Reduction(NamedTuple):
     kind: Kind = "allreduce"
     codec: Codec | None = None
     residual: Array | None = None
+    root: int = 0
 
     @property
     def is_plain(self) -> bool:
