@@ -81,9 +81,9 @@ def _by_owner(part: PartRows) -> tuple[NDArray[np.intp], Flags]:
 
 
 def _gathered_rows(part: PartRows) -> Iterator[Reduction]:
-    order, own = _by_owner(part)
+    order, is_own = _by_owner(part)
     values = np.zeros((len(order), part.form.width), part.form.dtype)
-    values[own] = part.read(order[own].tolist())
+    values[is_own] = part.read(order[is_own].tolist())
     yield Reduction(values.view(np.int32).reshape(-1), kind="all_gather")
     rows, places = np.flatnonzero(~part.held), np.empty_like(order)
     places[order] = np.arange(len(order))
@@ -91,13 +91,13 @@ def _gathered_rows(part: PartRows) -> Iterator[Reduction]:
 
 
 def _scattered_rows(part: PartRows, begin: Begin) -> Iterator[Reduction]:
-    order, own = _by_owner(part)
+    order, is_own = _by_owner(part)
     summed = _SummedRows(part, range(part.form.rows), begin)
     yield from summed.agree()
     words = np.ascontiguousarray(summed.words()[order])
     yield Reduction(words.reshape(-1), summed.op, "reduce_scatter")
-    rows = order[own].tolist()
-    part.write(rows, summed.coding.decode(words[own], index_of(rows)))
+    rows = order[is_own].tolist()
+    part.write(rows, summed.coding.decode(words[is_own], index_of(rows)))
 
 
 def _given_rows(part: PartRows, rows: Sequence[int], gives: Flags, lacks: Flags) -> Iterator[Reduction]:
