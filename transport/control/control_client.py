@@ -1,6 +1,7 @@
 """The workers' end of the control plane: `ControlClient` (DEALER, one per worker), and `query_status` for anyone."""
 
 import contextlib
+import math
 import socket
 import threading
 import time
@@ -43,8 +44,8 @@ class ControlClient:
 
     switch: "tcp://host:port". join: its timeout_ns included. The future `admitted` resolves to the admission or a
     JobError. `asked_to_leave`: why the job shall leave, or "" (C21). Called in the thread, after the admission only:
-    on_departure(all who left), on_end(dead, reason) at most once, on_beat() with every heartbeat. Raises JobError for
-    an address that can't be.
+    on_departure(all who left), on_end(dead, reason) at most once, on_beat() with every heartbeat. patience_s: how
+    long the switch may be silent, if that is less than its lease (C12). Raises JobError for an address that can't be.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class ControlClient:
         on_beat: Callable[[], None],
         heartbeat_s: float = BEAT_NS / 1e9,
         keys: Keys | None = None,
+        patience_s: float = math.inf,
     ) -> None:
         host, port = parse_endpoint(switch)
         self.switch = switch
@@ -70,7 +72,7 @@ class ControlClient:
         self._beats = Heartbeats(round(heartbeat_s * 1e9))
         self._phase = _Phase.JOINING
         self._answered = False
-        self._lease_ns = 0
+        self._lease_ns, self._patience_s = 0, patience_s
         self._departed = 0
         self._last_reason = ""
         self._leave_message: tuple[list[int], str] | None = None
@@ -202,7 +204,7 @@ class ControlClient:
                 ranks = ", ".join(map(str, answer.missing))
                 self._last_reason = answer.reason or f"waiting for ranks {ranks}"
             case control_messages.Admitted() if self._phase is _Phase.JOINING:
-                self._lease_ns = answer.lease_ns
+                self._lease_ns = round(min(answer.lease_ns, self._patience_s * 1e9))
                 self._phase = _Phase.RUNNING
                 self.admitted.set_result(answer)
             case control_messages.Alive() if self._phase is _Phase.RUNNING:

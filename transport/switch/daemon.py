@@ -29,6 +29,7 @@ from switchagg.membership import (
     JoinRefused,
     MemberLeft,
 )
+from transport.contracts.timeouts import CLAIMS_PER_LEASE
 from transport.control.control_server import ControlServer, Leaf
 from transport.control.hop_secrets import HopSecrets
 from transport.control.leaf import LeafAgent, LeafPlace
@@ -43,7 +44,8 @@ POLL_S = 0.1
 SLOWNESS_S = 1.0
 """How often the link is asked whether it has given up sending many packets at once."""
 
-STOP_S = 10.0
+STOP_S = 20.0
+"""How long `stop` waits for the control plane's thread, which waits for the data plane's."""
 
 
 class SwitchDaemon:
@@ -75,7 +77,7 @@ class SwitchDaemon:
             options.slot_elements,
             partial(secrets.randbits, 32),
             lease_ns=lease_ns,
-            claim_ns=lease_ns // 4,
+            claim_ns=lease_ns // CLAIMS_PER_LEASE,
             quota=options.peer_quota,
             packets_held=end.packets_held,
         )

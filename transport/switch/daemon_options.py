@@ -9,6 +9,7 @@ from switchagg.dataplane.plane_kinds import DATAPLANES, check_parent
 from switchagg.errors import SwitchaggError
 from switchagg.job import MAX_ELEMENTS, MAX_SLOTS, Address
 from switchagg.join import SEGMENTS_MAX
+from transport.contracts.timeouts import LEASE_LEAST_S
 from transport.links.addresses import parse_endpoint
 from transport.links.link_kind import LinkKind
 from transport.links.link_kinds import LINKS, links_with
@@ -89,7 +90,7 @@ class DaemonOptions:
             )
         if not 1 <= self.slots <= MAX_SLOTS:
             raise SwitchaggError(f"slots {self.slots}: 1 to {MAX_SLOTS}")
-        if not 1 <= self.lease_s <= 3600:
+        if not LEASE_LEAST_S <= self.lease_s <= 3600:
             raise SwitchaggError(f"lease {self.lease_s:g} s: 1 to 3600; an outage may last half a second less")
         if not 0 <= self.drain_s <= 3600:
             raise SwitchaggError(f"drain {self.drain_s:g} s: 0 to 3600; 0 stops without waiting for jobs to leave")

@@ -417,7 +417,8 @@ class Rendezvous:
         options = self.options
         try:
             join_options = options.join_options(self._join_limit_s)
-            join_options = replace(join_options, token=self._token(places), token_file="")
+            token = self._token(places)
+            join_options = replace(join_options, token=token, token_file="", group_timeout_s=self.timeout_s)
             job = f"{self.job}/{lane}"
             if options.fallback:
                 from transport.group.group_opening import (

@@ -8,6 +8,7 @@ from switchagg.codecs.spec import CodecSpec, parse_sums
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.join import CALL_TIMEOUT_S, TIMEOUT_NS_MAX, JobTerms, LocalOptions, MemberOptions
+from transport.contracts.timeouts import short_for_fallback, switch_patience_s
 from transport.links.link_kind import LinkKind
 from transport.links.link_kinds import LINKS, links_with
 from transport.meshes.job_key import SET_ONE, job_token, key_check
@@ -34,6 +35,8 @@ class JoinOptions(JobTerms, MemberOptions, LocalOptions):
     """How long the rank waits for the others."""
     call_timeout_s: float = CALL_TIMEOUT_S
     """How long a call waits for ranks that are alive."""
+    group_timeout_s: float = math.inf
+    """The time-out of a group above, as PyTorch's, that ends calls sooner."""
     retry_limit: int | None = None
     """In place of call_timeout_s: timeouts in a row."""
     rdma: RdmaOptions | None = None
@@ -52,10 +55,7 @@ class JoinOptions(JobTerms, MemberOptions, LocalOptions):
             raise JobError(f"link '{self.link}': one of {', '.join(links_with('switch'))}")
         if self.elements:
             self.kind.check_elements(self.elements)
-        if not 0 < self.timeout_s * 1e9 <= TIMEOUT_NS_MAX:
-            raise JobError(f"timeout_s {self.timeout_s:g}: more than 0, at most {TIMEOUT_NS_MAX / 1e9:g}")
-        if not 1 <= self.retries <= RETRY_LIMIT_MAX:
-            raise JobError(f"retry_limit {self.retry_limit}: 1 to {RETRY_LIMIT_MAX}")
+        self._check_times()
         _ = self.codec_spec  # or it raises
         if fault := self.terms_fault():
             raise JobError(fault)
@@ -63,6 +63,15 @@ class JoinOptions(JobTerms, MemberOptions, LocalOptions):
             self._check_partial()
         if self.authenticate == "on":
             self._check_authenticate()
+
+    def _check_times(self) -> None:
+        """Raise JobError for time-outs that can't be, or can't be together."""
+        if not 0 < self.timeout_s * 1e9 <= TIMEOUT_NS_MAX:
+            raise JobError(f"timeout_s {self.timeout_s:g}: more than 0, at most {TIMEOUT_NS_MAX / 1e9:g}")
+        if not 1 <= self.retries <= RETRY_LIMIT_MAX:
+            raise JobError(f"retry_limit {self.retry_limit}: 1 to {RETRY_LIMIT_MAX}")
+        if self.can_fall_back and (fault := short_for_fallback(self._limit_s)):
+            raise JobError(fault)
 
     def _check_authenticate(self) -> None:
         """Raise JobError where packets can't be authenticated (A1)."""
@@ -123,6 +132,15 @@ class JoinOptions(JobTerms, MemberOptions, LocalOptions):
     def retries(self) -> int:
         """`retry_limit`, or what fills call_timeout_s."""
         return retry_limit_for(self.call_timeout_s) if self.retry_limit is None else self.retry_limit
+
+    @property
+    def switch_patience_s(self) -> float:
+        """How long the switch may be silent, if that is less than its lease: a job with a fallback leaves in time."""
+        return switch_patience_s(self._limit_s) if self.can_fall_back else math.inf
+
+    @property
+    def _limit_s(self) -> float:
+        return min(self.call_timeout_s, self.group_timeout_s)
 
     @property
     def credit(self) -> int | None:

@@ -25,7 +25,7 @@ LEAVE_S = 1.0
 CANCEL_S = 0.1
 """How soon a wait for the admission ends when it is cancelled."""
 
-ANSWER_MARGIN_S = 10.0
+ANSWER_MARGIN_S = 5.0
 """How much longer than its own timeout a join may take to report that it failed."""
 
 
@@ -49,7 +49,10 @@ class SessionMembership:
         self._generation: int | None = None
         self._loop: CallLoop | None = None
         keys = as_keys(options.keys)
-        self.client = ControlClient(switch, join, self._on_departure, self._on_end, on_beat, keys=keys)
+        patience_s = options.switch_patience_s
+        self.client = ControlClient(
+            switch, join, self._on_departure, self._on_end, on_beat, keys=keys, patience_s=patience_s
+        )
         self.client.start()
 
     # Methods that any thread calls

@@ -1,0 +1,106 @@
+"""Time-outs nest: by default, at the ends of what options allow, and where another's numbers are known only late."""
+
+import configparser
+import importlib
+import re
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from switchagg.controller.admission import ROOM_LEASES
+from switchagg.controller.rebalancing_controller import KEPT_LEASES
+from switchagg.errors import JobError, SwitchaggError
+from transport.contracts.timeouts import (
+    CLAIMS_PER_LEASE,
+    DAEMON,
+    EMULATOR,
+    HOSTS,
+    LEASE_LEAST_S,
+    RECOVERY_S,
+    SWITCH,
+    TIME_OUTS,
+    TimeOut,
+    inversions,
+    table,
+)
+from transport.switch.daemon_options import DaemonOptions
+from transport.worker.join_options import JoinOptions
+
+ROOT = Path(__file__).resolve().parents[3]
+LEASE_S = TIME_OUTS["lease"].seconds
+COMPUTED = {  # of what no constant holds
+    "claim": LEASE_S / CLAIMS_PER_LEASE,
+    "patience": LEASE_S,
+    "room": ROOM_LEASES * LEASE_S,
+    "kept": KEPT_LEASES * LEASE_S,
+}
+
+
+def value_at(where: str) -> Any:
+    module, _, name = where.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError:
+        module, _, cls = module.rpartition(".")
+        return getattr(getattr(importlib.import_module(module), cls), name)
+
+
+def seconds(value: Any, where: str) -> float:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return float(value) / (1e9 if where.endswith("_NS") else 1e3 if where.endswith("_MS") else 1.0)
+
+
+@pytest.mark.parametrize("entry", TIME_OUTS.values(), ids=lambda entry: entry.name)
+def test_the_table_has_the_numbers_that_are_used(entry: TimeOut) -> None:
+    if entry.name == "unit":
+        unit = configparser.RawConfigParser(strict=False)
+        unit.read(ROOT / "examples/deploy/switchagg-switch.service")
+        assert float(unit["Service"]["TimeoutStopSec"]) == entry.seconds
+    elif entry.where:
+        assert seconds(value_at(entry.where), entry.where) == pytest.approx(entry.seconds)
+    else:
+        assert COMPUTED[entry.name] == entry.seconds
+
+
+def test_no_time_out_ends_before_those_inside_it() -> None:
+    assert inversions(TIME_OUTS) == []
+    shorter = TIME_OUTS | {"stop": replace(TIME_OUTS["stop"], seconds=10.0)}
+    assert (
+        inversions(shorter)
+        == [
+            "stop 10 s: farewell + withdrawal + command last 15.7 s",
+            "unit 30 s: drain + stop last 15 s",
+        ][:1]
+    )
+
+
+def test_the_shortest_lease_is_longer_than_what_it_must_outlast() -> None:
+    least = {"lease": LEASE_LEAST_S, "claim": LEASE_LEAST_S / CLAIMS_PER_LEASE, "patience": LEASE_LEAST_S}
+    at_least = {name: replace(entry, seconds=least.get(name, entry.seconds)) for name, entry in TIME_OUTS.items()}
+    assert inversions(at_least) == []
+    with pytest.raises(SwitchaggError, match=r"lease 0.9 s: 1 to 3600"):
+        DaemonOptions(lease_s=0.9)
+    with pytest.raises(SwitchaggError, match=r"drain -1 s: 0 to 3600"):
+        DaemonOptions(drain_s=-1)
+
+
+def test_a_job_with_a_fallback_leaves_a_silent_switch_before_its_calls_end() -> None:
+    with pytest.raises(JobError, match=r"a time-out of 1\.5 s ends calls before .*: give 2 s or more, or no fallback"):
+        JoinOptions(can_fall_back=True, group_timeout_s=1.5)
+    with pytest.raises(JobError, match=r"a time-out of 1 s"):
+        JoinOptions(can_fall_back=True, call_timeout_s=1)
+    assert JoinOptions(group_timeout_s=0.5).switch_patience_s == float("inf")  # its calls end then, and say for whom
+    for limit_s in (2.0, 3.0, 8.0, 1800.0):
+        patience_s = min(LEASE_S, JoinOptions(can_fall_back=True, group_timeout_s=limit_s).switch_patience_s)
+        assert LEASE_LEAST_S <= patience_s <= limit_s - RECOVERY_S
+
+
+def test_the_page_has_the_table() -> None:
+    page = (ROOT / "docs/timeouts.md").read_text()
+    for part in (SWITCH, DAEMON, HOSTS, EMULATOR):
+        assert table(part) in page, f"put this into docs/timeouts.md:\n{table(part)}"
+    assert len(re.findall(r"^\| \w", page, re.MULTILINE)) == len(TIME_OUTS) + 4
