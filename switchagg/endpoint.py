@@ -25,8 +25,8 @@ from switchagg.calls.small_call import Predictions, SmallCall
 from switchagg.calls.verified_sums import AwaitedResult, VerifiedSums
 from switchagg.description import WORDS, other_call
 from switchagg.job import MAX_CHILDREN, MODULUS, JobConfig
+from switchagg.pacing import RetransmissionTimeout
 from switchagg.priority import class_of
-from switchagg.rto import RetransmissionTimeout
 from switchagg.window import CallInFlight, Window
 from switchagg.wire import (
     FLAG_RETRANSMISSION,
@@ -209,6 +209,10 @@ class Endpoint:
         """When `handle_timer` has work if no result comes first; None if nothing is in flight."""
         return min((d for window in self._windows if (d := window.deadline_ns()) is not None), default=None)
 
+    def held(self, call: ArrayCall) -> NDArray[np.bool_]:
+        """(rows,) whether the data rows of a running call have their results in its array; False where we get none."""
+        return next(rows for window in self._windows if (rows := window.held(call)) is not None)
+
     def has_early(self, stream: int, chunks: int) -> bool:
         """Whether all results of the next calls of a stream, so many chunks, are there before they have begun (Q7)."""
         return False
@@ -255,7 +259,7 @@ class Endpoint:
             0 <= offset < window.window
             and window.in_flight[offset]
             and (window.chunk[offset] - chunk) % MODULUS == 0
-            and version_flag(window, window.chunk[offset]) == kind & FLAG_VERSION
+            and window.version_flag(window.chunk[offset]) == kind & FLAG_VERSION
             and not (window.kind[offset] ^ kind) & SHARE_BITS
             and (not kind & ROUTE_BITS or self._gives(kind) != bool(elements))
         )
@@ -384,7 +388,7 @@ class Endpoint:
         """Write a frame's header (W1, W2)."""
         self.counters["retransmitted" if again else "sent"] += 1
         job, offset = self.job, chunk % window.window
-        kind = window.kind[offset] | version_flag(window, chunk) | (FLAG_RETRANSMISSION if again else 0)
+        kind = window.kind[offset] | window.version_flag(chunk) | (FLAG_RETRANSMISSION if again else 0)
         slot = window.first_slot + offset
         rank = self.wire_rank
         if window.to_mark and not again:
@@ -392,8 +396,3 @@ class Endpoint:
             rank |= MARKED
         header = (kind, job.job_id, slot, job.generation, window.stream, rank, elements, chunk % MODULUS)
         pack_header(buffer, place, header)
-
-
-def version_flag(window: Window, chunk: int) -> int:
-    """The version of a chunk's slot, as in the flags (W2)."""
-    return FLAG_VERSION if chunk // window.window & 1 else 0

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from switchagg.calls.chunked_call import Call
 from switchagg.calls.mask import NO_KEY
 from switchagg.calls.partial_call import PartialCall
-from switchagg.endpoint import TOO_EARLY, Endpoint, version_flag
+from switchagg.endpoint import TOO_EARLY, Endpoint
 from switchagg.job import MODULUS, JobConfig
 from switchagg.priority import class_of
 from switchagg.window import Window
@@ -150,7 +150,7 @@ class PartialEndpoint(Endpoint):
         if ago >= HALF or ago % window.window or ago > window.chunk[offset]:
             return None
         chunk = window.chunk[offset] - ago
-        return (window, chunk) if version_flag(window, chunk) == kind & FLAG_VERSION else None
+        return (window, chunk) if window.version_flag(chunk) == kind & FLAG_VERSION else None
 
     def _refuse(self, window: Window, offset: int) -> None:
         abstention = (window, window.chunk[offset], 0)
@@ -212,7 +212,7 @@ class PartialEndpoint(Endpoint):
         for row, (window, chunk, close) in enumerate(due):
             self._count("finalise_requests" if close else "abstained", 1)
             slot = window.first_slot + chunk % window.window
-            rank, flags = self.wire_rank | close, kind_of(0, version_flag(window, chunk))
+            rank, flags = self.wire_rank | close, kind_of(0, window.version_flag(chunk))
             header = (flags, job.job_id, slot, job.generation, window.stream, rank, 0, chunk % MODULUS)
             pack_header(buffer, row * HEADER_BYTES, header)
         return frames

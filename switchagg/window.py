@@ -1,4 +1,4 @@
-"""One stream's window at a worker: which chunks may be sent, which are lost, when to retransmit (W2, W3, W6 to W9, G6).
+"""One stream's window at a worker: which chunks may be sent, which are lost, when to retransmit (W2, W3, W6 to W9, G7).
 
 `Endpoint` owns one per stream and handles packets; here there are only chunk numbers, unwrapped, and the time.
 """
@@ -8,9 +8,13 @@ import itertools
 from collections import deque
 from dataclasses import dataclass
 
-from switchagg.calls.chunked_call import Call
-from switchagg.job import DCTCP, FRIENDLY, MODULUS, RENO, UNCONTROLLED, JobConfig
-from switchagg.rto import RetransmissionTimeout
+import numpy as np
+from numpy.typing import NDArray
+
+from switchagg.calls.chunked_call import ArrayCall, Call
+from switchagg.job import MODULUS, UNCONTROLLED, JobConfig
+from switchagg.pacing import LEAST_ALPHA, CongestionWindow, RetransmissionTimeout
+from switchagg.wire import FLAG_VERSION
 
 PROBES = 4
 """Chunks resent by a timeout: enough to learn whether the path works, few enough to do no harm when it does and the
@@ -24,70 +28,6 @@ RIGHT, WRONG, ASKED_AGAIN = range(3)
 
 BACKOFF_MAX = 20
 """Doublings of a timeout at most."""
-
-SHIFT = 16
-UNITY = 1 << SHIFT
-GAIN_SHIFT = 4
-"""RFC 8257: g = 1/16."""
-
-LEAST_ALPHA = {DCTCP: 0, RENO: UNITY, FRIENDLY: 2 * UNITY // 5}
-"""Reno's is a cut to a half. Friendly's is one to 0.8, as RFC 8511 has it: a link whose threshold is a quarter of its
-bandwidth-delay product stays full."""
-
-
-class CongestionWindow:
-    """`chunks` of a stream with so many slots may be in flight: all of them until a mark, never fewer than one (G6).
-
-    DCTCP (RFC 8257) in whole numbers: the same results give the same on every rank, in Python and in C. alpha: estimate
-    of the marked part, from least_alpha to UNITY. Where that isn't 0 the window grows as much more slowly than Reno's
-    as it is cut less.
-    """
-
-    __slots__ = ("_hold", "_least_alpha", "_marks", "_most", "_results", "_round", "_window", "alpha", "chunks")
-
-    def __init__(self, slots: int, least_alpha: int = 0) -> None:
-        self._least_alpha = least_alpha
-        self.chunks = slots
-        self.alpha = UNITY
-        self._most = self._window = slots << SHIFT
-        self._round = 0  # results until its end; 0: no mark yet
-        self._results = self._marks = 0  # of this round
-        self._hold = 0  # results that answer what was sent before the last cut, and say nothing new
-
-    def unmarked(self, results: int) -> None:
-        """So many results came without a mark."""
-        while results and self._round:
-            some = min(results, self._round - self._results)
-            results -= some
-            self._hold = max(0, self._hold - some)
-            self._count(some, 0)
-
-    def marked(self) -> None:
-        """A result came with a mark."""
-        if self._hold:
-            self._hold -= 1
-        if not self._hold:
-            self._hold = self._window >> SHIFT
-            self._window = max(UNITY, self._window - (self._window * self.alpha >> SHIFT + 1))
-            self._round = self._round or self._window >> SHIFT
-        self._count(1, 1)
-        self.chunks = self._window >> SHIFT
-
-    def _count(self, results: int, marks: int) -> None:
-        self._results += results
-        self._marks += marks
-        if self._results < self._round:
-            return
-        part = (self._marks << SHIFT) // self._results
-        self.alpha += (part >> GAIN_SHIFT) - (self.alpha >> GAIN_SHIFT)
-        growth = UNITY
-        if self._least_alpha:
-            self.alpha = max(self.alpha, self._least_alpha)
-            growth = (3 * self.alpha << SHIFT) // (4 * UNITY - self.alpha)
-        if not self._marks:
-            self._window = min(self._window + growth, self._most)
-        self._round = self.chunks = self._window >> SHIFT
-        self._results = self._marks = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -231,6 +171,19 @@ class Window:
             if chunk < running.end:
                 return running
         raise AssertionError("a chunk in flight belongs to a call")
+
+    def held(self, call: ArrayCall) -> NDArray[np.bool_] | None:
+        """As of `Call.held`; None: no such call is running."""
+        for running in self.running:
+            if running.call.submitted is call:
+                chunks = np.arange(running.base, running.end)
+                answered = np.array(self.chunk)[chunks % self.window] > chunks
+                return running.call.held(answered & (chunks < self.limit))  # beyond it are results that came early (Q7)
+        return None
+
+    def version_flag(self, chunk: int) -> int:
+        """The version of a chunk's slot, as in the flags (W2)."""
+        return FLAG_VERSION if chunk // self.window & 1 else 0
 
     def answered(self, offset: int, now_ns: int, marked: bool = False) -> int:
         """The chunk in flight at this offset has its result: its slot is free for the chunk one window later."""

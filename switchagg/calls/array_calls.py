@@ -105,6 +105,22 @@ def room_of(call: ArrayCall, job: JobConfig) -> int:
     return job.room - presence
 
 
+def data_layout(call: ArrayCall, job: JobConfig, stream: int) -> Layout:
+    """Where the rows of a call's data chunks lie in its array, on this stream."""
+    room, array = room_of(call, job), call.array
+    width = row_of(array.dtype, room, call.codec)[1]
+    if _rows_of_small(call, job):
+        width = room // 2
+    return Layout(call.shares, len(array), width, job.workers, job.streams[stream].window_slots)
+
+
+def _rows_of_small(call: ArrayCall, job: JobConfig) -> int:
+    """R of a small call; else 0."""
+    if job.partial or call.residual is not None:
+        return 0
+    return small_rows(call.array, call.op, call.codec, call.shares, room_of(call, job), job.workers)
+
+
 @lru_cache(maxsize=64)
 def _way(
     dtype: "np.dtype[Any]", op: str, elements: int, workers: int, codec: Codec, verified: bool
@@ -149,8 +165,7 @@ def chunked_call(call: ArrayCall, job: JobConfig) -> ChunkedCall | SmallCall:
     room = room_of(call, job)
     if job.partial:
         return PartialCall(call, job, room)
-    rows = small_rows(call.array, call.op, call.codec, call.shares, room, job.workers)
-    if rows and call.residual is None:
+    if rows := _rows_of_small(call, job):
         return SmallCall(call, rows, room, job)
     return ChunkedCall(call, job.elements, job.workers, room)
 

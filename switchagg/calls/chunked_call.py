@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from switchagg.codecs import Array, CallShape, Codec, Codes
 from switchagg.codecs.codec import GREATEST_CODE, LEAST_CODE, lost
@@ -60,6 +61,9 @@ class Call(Protocol):
 
     def counts(self, position: int) -> bool:
         """Whether the result of this chunk is the call's; False as long as that isn't decided (V8)."""
+
+    def held(self, answered: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """(rows,) the data rows whose results are in the array, of those that this rank gets. answered: (chunks,)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -164,6 +168,10 @@ class ChunkedCall:
     def counts(self, position: int) -> bool:
         return True
 
+    def held(self, answered: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        rows = answered[np.asarray(self._contents, np.int64) >= 0]
+        return rows & self._is_mine(range(len(rows)))
+
     def _own_codes(self, group: int) -> Codes:
         first = group * self._elements
         data = range(first, min(first + self._elements, self._data_chunks))
@@ -200,13 +208,17 @@ class ChunkedCall:
             self._lost.write(data, lost(self._coding, values, words, index_of(data)))
         return to_limbs(np.ascontiguousarray(words), self._room) if self._limbs else words
 
+    def _is_mine(self, data: Sequence[int]) -> NDArray[np.bool_]:
+        """Of which of these data chunks this rank gets the results."""
+        route = self.shares.route
+        if route is Route.ALL:
+            return np.ones(len(data), bool)
+        return np.array([(self._layout.owner(c) == self._rank) is (route is Route.TO_OWNER) for c in data], bool)
+
     def _take(self, data: list[int], values: Values) -> None:
         """Store results that are this rank's to have. A switch with routes leaves the owner's own values to it."""
-        route = self.shares.route
-        if route is not Route.ALL:
-            received = [
-                k for k, c in enumerate(data) if (self._layout.owner(c) == self._rank) is (route is Route.TO_OWNER)
-            ]
+        if self.shares.route is not Route.ALL:
+            received = np.flatnonzero(self._is_mine(data)).tolist()
             if not received:
                 return
             data, values = [data[k] for k in received], values[received]

@@ -10,6 +10,7 @@ prediction decides how long the call takes, never its result.
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.codecs.codec import GREATEST_CODE, LEAST_CODE, Array, CallShape, Codec, Codes
@@ -81,6 +82,7 @@ class SmallCall:
         shape = CallShape(self.array.dtype, self._rows, self._width, self._workers)
         self._predicted, self._agreed = WIDE.begin(shape), WIDE.begin(shape)
         self._held: dict[int, Values] = {}  # results that came before the head's
+        self._stored = np.zeros(self._rows, bool)
         self._again: Array | None = None  # the values, if they go again: then the array fills with sums
         self.undecided = True
         self.chunks = self.ready_chunks = self._rows
@@ -119,6 +121,9 @@ class SmallCall:
 
     def counts(self, position: int) -> bool:
         return not self.undecided and (self._again is not None) is (position >= self._rows)
+
+    def held(self, answered: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        return self._stored.copy()
 
     def codes(self, positions: Sequence[int]) -> tuple[list[int], list[bool]]:
         rows = [divmod(position, self._rows) for position in positions]
@@ -160,3 +165,4 @@ class SmallCall:
         values = self._agreed.decode(from_words(words, self._workers), [row])[0]
         target = self.array[row * width : (row + 1) * width]
         target[:] = values[: len(target)]
+        self._stored[row] = True

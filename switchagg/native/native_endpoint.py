@@ -9,7 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from switchagg.calls.array_calls import data_layout
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.calls.mask import NO_KEY
 from switchagg.codecs import Codec
@@ -178,6 +180,18 @@ class NativeEndpoint:
         return failure(event, self.rank)
 
     # getters
+
+    def held(self, call: ArrayCall) -> NDArray[np.bool_]:
+        """As of `Endpoint`."""
+        number = next(number for number, submitted in self._calls.items() if submitted is call)
+        return self.held_by(number, call)
+
+    def held_by(self, number: int, call: ArrayCall) -> NDArray[np.bool_]:
+        """The same of a call that was submitted to the handle with this number."""
+        held = np.empty(data_layout(call, self.job, 0).chunks, bool)
+        if self._library.sa_endpoint_held(self._handle, number, held.ctypes.data, len(held)):
+            raise KeyError("no such call is running")
+        return held
 
     def next_deadline_ns(self) -> int | None:
         """When `handle_timer` has work if no result comes first; None if nothing is in flight."""

@@ -42,7 +42,7 @@ CORE = {
     "aggregator",
     "endpoint",
     "window",
-    "rto",
+    "pacing",
     "errors",
     "calls",
     "partial_endpoint",

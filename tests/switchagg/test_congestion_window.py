@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from switchagg.job import DCTCP, FRIENDLY, RENO
-from switchagg.window import LEAST_ALPHA, UNITY, CongestionWindow
+from switchagg.pacing import LEAST_ALPHA, UNITY, CongestionWindow
 
 
 def drawn_marks(seed: int, results: int = 3000) -> list[bool]:

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from switchagg.job import FRIENDLY
+from switchagg.pacing import LEAST_ALPHA, CongestionWindow, RetransmissionTimeout
 from switchagg.priority import CLASSES, MOST_URGENT
-from switchagg.rto import RetransmissionTimeout
-from switchagg.window import LEAST_ALPHA, CongestionWindow
 
 DATA, ACK, STOP, PROBE, MISSING, PING = range(1, 7)
 RELIABLE, MARK, ASK = 1, 2, 4

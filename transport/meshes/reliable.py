@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from switchagg.errors import AggregationFailed
-from switchagg.rto import RetransmissionTimeout
+from switchagg.pacing import RetransmissionTimeout
 from transport.links.framing import RELIABLE_BYTES
 
 SEGMENT_BYTES = 1448  # MTU 1500 less IP and the header

@@ -12,6 +12,9 @@ import time
 import weakref
 from collections import deque
 
+import numpy as np
+from numpy.typing import NDArray
+
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.errors import JobError
 from switchagg.native import library
@@ -113,7 +116,7 @@ class NativeWorkerLoop(CallLoop):
         pending = self._pending.get(key)
         if worker is None or pending is None or os.getpid() != self._pid:
             return timeout_s
-        if pending[0].array.size > SA_SMALL_VALUES:
+        if pending.call.array.size > SA_SMALL_VALUES:
             return timeout_s
         end_ns = None if timeout_s is None else time.monotonic_ns() + round(timeout_s * 1e9)
         limit_ns = LOOK_NS
@@ -134,8 +137,12 @@ class NativeWorkerLoop(CallLoop):
                     break
         except BaseException:
             if finished.value:
-                self._interrupted.append(key)
-                self._interrupt()
+                with self._lock:
+                    self._interrupted.append(key)
+                    over = self._worker is None
+                    self._interrupt()
+                if over:
+                    self._completed(key)
             raise
         return None if end_ns is None else max(0, end_ns - time.monotonic_ns()) / 1e9
 
@@ -145,21 +152,42 @@ class NativeWorkerLoop(CallLoop):
 
     def _run_once(self) -> None:
         until_ns = self._next_check_ns(time.monotonic_ns())
-        while self._interrupted:
-            self._completed(self._interrupted.popleft())
+        self._complete_interrupted()
         events = self._library.sa_worker_run(self._worker, until_ns, self._events, EVENTS_PER_RUN)
-        if events < 0:
+        if events < 0 and not self._stopped:  # a loop that was stopped needs no link
             raise OSError(-events, os.strerror(-events))
-        for event in self._events[:events]:
+        for event in self._events[: max(events, 0)]:
             if event.kind == SA_CALL_COMPLETED:
                 self._completed(event.call)
             else:
                 self._stream_failed(failure(event, self._rank))
 
+    def _complete_interrupted(self) -> None:
+        while self._interrupted:
+            self._completed(self._interrupted.popleft())
+
+    def _finish_last(self) -> None:
+        worker = self._worker
+        self._library.sa_worker_close(worker)
+        while events := self._library.sa_worker_finish(worker, self._events, EVENTS_PER_RUN):
+            if events < 0:
+                raise OSError(-events, os.strerror(-events))
+            for event in self._events[:events]:
+                if event.kind == SA_CALL_COMPLETED:
+                    self._completed(event.call)
+
+    def _held_rows(self, key: int, call: ArrayCall) -> NDArray[np.bool_] | None:
+        assert self._endpoint is not None
+        try:
+            return self._endpoint.held_by(key, call)
+        except KeyError:  # `run_for` has its event
+            return None
+
     def _forget(self) -> None:
         with self._lock:
             self._last_counters = self._count()
             worker, self._worker = self._worker, None
+        self._complete_interrupted()
         # The lock is free here: a waiting thread, which may be in C, may want it.
         self._library.sa_worker_close(worker)
         with self._lock:

@@ -15,7 +15,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.codecs.float_environment import use_ieee_arithmetic
@@ -48,6 +51,38 @@ JOIN_S = 10.0
 Finish = Callable[[], object]
 
 
+class UnfinishedCall(NamedTuple):
+    """A call of a loop that was stopped. Who gets it must end it: its future waits.
+
+    held: (rows,) as of `Endpoint.held`. ended(None): the array has the call's result, and the future resolves to it;
+    ended(error): the call has failed. What is chained to the future runs in the thread that calls this.
+    """
+
+    stream: int
+    call: ArrayCall
+    held: NDArray[np.bool_]
+    ended: Callable[[BaseException | None], None]
+
+
+class Pending(NamedTuple):
+    """A call whose event hasn't come; it keeps the array alive."""
+
+    stream: int
+    call: ArrayCall
+    future: CallFuture
+    result: object
+    finish: Finish | None
+
+    def end(self, failure: BaseException | None) -> None:
+        """Resolve the future, or fail it. Again, if that was interrupted."""
+        if failure is not None:
+            self.future.fail(failure)
+            return
+        if self.finish is not None:
+            self.finish()
+        self.future.resolve(self.result)
+
+
 class PacketCarrier(Protocol):
     """The carrier of a loop's packets: a `Link`, or an end of a queue pair."""
 
@@ -78,7 +113,8 @@ class CallLoop(ABC):
 
     The thread starts at once. It ends at `fail`, `close` or any unexpected exception; in each case every pending call
     fails with that exception, and so does every later one; what the machine refuses (OSError, MemoryError) becomes an
-    AggregationFailed that names job and rank. Raises JobError if the link can't reach such an address.
+    AggregationFailed that names job and rank. `stop` ends it, too, and fails no pending call. Raises JobError if the
+    link can't reach such an address.
     """
 
     def __init__(
@@ -103,9 +139,10 @@ class CallLoop(ABC):
         self._on_stream_failed = on_stream_failed
         self._diagnosis: tuple[int, StreamFailed] | None = None
         self._lock = threading.Lock()  # guards what is added to the next two, and what subclasses list
-        # By key; it keeps the arrays alive.
-        self._pending: dict[int, tuple[ArrayCall, CallFuture, object, Finish | None]] = {}
+        self._pending: dict[int, Pending] = {}  # by key
         self._failure: BaseException | None = None
+        self._stopped = False  # the failure is that of `stop`
+        self._unfinished: list[UnfinishedCall] = []  # at the thread's end, until somebody takes them
         self._prepare()
         self._thread = threading.Thread(target=self._run, name=f"worker-loop-{job.job_id}-{rank}", daemon=True)
         self._thread.start()
@@ -125,7 +162,7 @@ class CallLoop(ABC):
         with self._lock:
             if self._failure is None:
                 key = future.key = self._key(call)
-                self._pending[key] = (call, future, call if result is ... else result, finish)
+                self._pending[key] = Pending(stream, call, future, call if result is ... else result, finish)
                 try:
                     self._enqueue(stream, call, key)
                 except MemoryError as error:  # the other ranks count on this call; the next can't take its place
@@ -147,18 +184,50 @@ class CallLoop(ABC):
                 self._failure = exception
             self._interrupt()
 
+    def stop(self, exception: BaseException) -> list[UnfinishedCall]:
+        """End the thread without failing pending calls, and hand them over, in the order of `submit` on each stream.
+
+        From then on nothing is written into their arrays, and later calls fail with `exception`. A call that has its
+        result is resolved and isn't among them. Each call is handed over once: again, or after a failure, which has
+        failed them, the list is empty. What nobody takes before `close` fails then. Not for callbacks in the loop's
+        thread. The caller must hold no lock that a `finish` needs. Raises SwitchaggError as `close` does.
+        """
+        if threading.current_thread() is self._thread:
+            raise SwitchaggError(f"{self._name}: the worker loop can't be stopped in its own thread")
+        with self._lock:
+            if self._failure is None:
+                self._failure, self._stopped = exception, True
+            self._interrupt()
+        self._join()
+        return self._take_unfinished()
+
     def close(self) -> None:
         """Fail what is pending, end the thread, close the link; again is allowed. Don't use the loop afterwards.
 
         Raises SwitchaggError if the thread doesn't end within 10 s, because something chained to a future blocks it.
         """
-        self.fail(AggregationFailed("the worker has closed", job=self._job.job_id, generation=self._job.generation))
+        closed = AggregationFailed("the worker has closed", job=self._job.job_id, generation=self._job.generation)
+        self.fail(closed)
         if threading.current_thread() is self._thread:
             return  # a callback closes us: the thread ends after it
+        self._join()
+        for call in self._take_unfinished():
+            call.ended(closed)
+
+    @property
+    def _name(self) -> str:
+        return f"job {self._job.job_id}, rank {self._rank}"
+
+    def _take_unfinished(self) -> list[UnfinishedCall]:
+        with self._lock:
+            unfinished, self._unfinished = self._unfinished, []
+        return unfinished
+
+    def _join(self) -> None:
         self._thread.join(JOIN_S)
         if self._thread.is_alive():
             raise SwitchaggError(
-                f"job {self._job.job_id}, rank {self._rank}: the worker loop did not end within {JOIN_S:.0f} s; "
+                f"{self._name}: the worker loop did not end within {JOIN_S:.0f} s; "
                 "a callback on one of its futures must be blocking it"
             )
 
@@ -203,6 +272,16 @@ class CallLoop(ABC):
         """Handle packets, at most until `_next_check_ns`, and report; the thread's iteration."""
 
     @abstractmethod
+    def _finish_last(self) -> None:
+        """Resolve the calls that have their results; from then on nothing writes into an array. The thread of a loop
+        that was stopped does it after its last iteration."""
+
+    @abstractmethod
+    def _held_rows(self, key: int, call: ArrayCall) -> NDArray[np.bool_] | None:
+        """The rows that hold results, after `_finish_last`; None: the call has its result, and another thread is about
+        to resolve it."""
+
+    @abstractmethod
     def _forget(self) -> None:
         """Release every array, for good; the thread does it after its last iteration."""
 
@@ -214,10 +293,13 @@ class CallLoop(ABC):
             while self._failure is None:
                 self._run_once()
                 self._check_diagnosis()
+            if self._stopped:
+                self._collect()
         except BaseException as error:
             ending = self._broken(error) if isinstance(error, OSError | MemoryError) else error
-            with self._lock:
-                self._failure = self._failure or ending
+            with self._lock:  # what the endpoint was doing is unknown: what could be handed over isn't
+                self._failure = ending if self._stopped else self._failure or ending
+                self._stopped = False
         finally:
             try:
                 self._forget()
@@ -225,24 +307,37 @@ class CallLoop(ABC):
                 self._settle()
                 self._link.close()
 
+    def _collect(self) -> None:
+        """Resolve what has its result, and list the other calls."""
+        self._finish_last()
+        unfinished = []
+        for key, pending in list(self._pending.items()):
+            held = self._held_rows(key, pending.call)
+            if held is not None:
+                unfinished.append((key, UnfinishedCall(pending.stream, pending.call, held, pending.end)))
+            elif pending.finish is not None:
+                pending.finish()  # who stops the loop may count on it
+        with self._lock:
+            for key, _ in unfinished:
+                del self._pending[key]
+            self._unfinished = [call for _, call in unfinished]
+
     def _settle(self) -> None:
         """Give every pending future the failure. No other can follow: `submit` looks at the failure under the lock."""
         with self._lock:
-            failure = self._failure
-            pending = list(self._pending.values())
-            self._pending.clear()
+            failure, pending = self._failure, []
+            if not self._stopped:
+                pending = list(self._pending.values())
+                self._pending.clear()
         assert failure is not None
-        for _, future, _, _ in pending:
-            future.fail(failure)
+        for call in pending:
+            call.end(failure)
 
     def _completed(self, key: int) -> None:
         """Resolve the future of the call with this key. Again, if that was interrupted."""
         call = self._pending.get(key)
         if call is not None:
-            _, future, result, finish = call
-            if finish is not None:
-                finish()
-            future.resolve(result)
+            call.end(None)
             self._pending.pop(key, None)
 
     def _stream_failed(self, event: StreamFailed) -> None:
@@ -325,6 +420,16 @@ class EndpointLoop(CallLoop):
 
     def _interrupt(self) -> None:
         self._link.wake()
+
+    def _finish_last(self) -> None:
+        while self._calls:
+            self.endpoint.submit(*self._calls.popleft())
+        while (event := self.endpoint.next_event()) is not None:
+            if isinstance(event, CallCompleted):
+                self._completed(id(event.call))
+
+    def _held_rows(self, key: int, call: ArrayCall) -> NDArray[np.bool_] | None:
+        return self.endpoint.held(call)
 
     def _forget(self) -> None:
         self._calls.clear()

@@ -5,6 +5,7 @@
 #include "switchagg/native/abi.h"
 #include "switchagg/native/codecs/limbs.h"
 #include "switchagg/native/rule/wire.h"
+#include "switchagg/native/worker/small_call.h"
 
 /* How many chunks may be sent once the codes of the first `known` groups are agreed (W4). */
 static uint64_t sa_ready_after(const struct sa_call *call, uint64_t known) {
@@ -120,6 +121,11 @@ SA_VECTORISED static void sa_max_local(const sa_uint32_at *restrict sums, uint32
     }
 }
 
+/* Whether this rank gets the result of a data chunk. A switch without routes gives it every one. */
+static int sa_is_mine(const struct sa_call *call, uint32_t owner) {
+    return call->route == SA_ROUTE_ALL || (owner == call->rank) == (call->route == SA_ROUTE_TO_OWNER);
+}
+
 static uint32_t sa_chunked_kind(struct sa_call *call, uint64_t position) {
     struct sa_content content = sa_content(call, position);
     if (content.scale) return sa_kind(SA_OP_MAX, SA_ROUTE_ALL, 0, 0);
@@ -149,8 +155,7 @@ static void sa_chunked_write(struct sa_call *call, uint64_t position, const uint
         return;
     }
     struct sa_span span = sa_layout_span(&call->layout, content.index);
-    /* A switch without routes gives every rank every result. */
-    if (call->route != SA_ROUTE_ALL && (span.owner == call->rank) != (call->route == SA_ROUTE_TO_OWNER)) return;
+    if (!sa_is_mine(call, span.owner)) return;
     if (call->routed && call->route == SA_ROUTE_TO_OWNER) {
         sa_encode(call, content.index, &span, (uint8_t *)call->scratch);
         (call->op == SA_OP_MAX ? sa_max_local : sa_add_local)((const sa_uint32_at *)payload, call->coding.elements,
@@ -285,6 +290,16 @@ void sa_call_init(struct sa_call *call, const struct sa_coding *coding, const st
         .verified = caller->verified,
     };
     call->ready = sa_ready_after(call, 0);
+}
+
+/* ---- rows */
+
+uint64_t sa_call_position(const struct sa_call *call, uint64_t row) {
+    if (call->small) return sa_small_position(call, row);
+    if (row >= call->layout.chunks || !sa_is_mine(call, sa_layout_span(&call->layout, row).owner)) return SA_NO_POSITION;
+    if (!call->groups) return row;
+    uint64_t group = row / call->elements;
+    return row + group + 1 + (group + 1 < call->groups); /* that many scale chunks stand before it */
 }
 
 /* ---- verified sums */

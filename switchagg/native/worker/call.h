@@ -80,6 +80,11 @@ uint64_t sa_call_codes(const struct sa_coding *coding, const struct sa_submissio
 void sa_call_init(struct sa_call *call, const struct sa_coding *coding, const struct sa_submission *submission,
                   const struct sa_caller *caller, int16_t *codes);
 
+#define SA_NO_POSITION UINT64_MAX
+
+/* Returns the chunk whose result is that of a data row. SA_NO_POSITION: this rank gets none, or none counts as yet. */
+uint64_t sa_call_position(const struct sa_call *call, uint64_t row);
+
 /* Write a chunk's payload, with its tag and mask if it has these. kind: of its packets; chunk: its number in the stream. */
 void sa_call_read(struct sa_call *call, uint32_t stream, uint64_t chunk, uint64_t position, uint32_t kind, uint8_t *payload);
 

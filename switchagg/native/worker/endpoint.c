@@ -379,6 +379,12 @@ SA_EXPORT void sa_endpoint_handle_timer(struct sa_endpoint *endpoint, int64_t no
 
 /* ---- outputs */
 
+SA_EXPORT int sa_endpoint_held(const struct sa_endpoint *endpoint, uint64_t call, uint8_t *held, uint64_t rows) {
+    for (uint32_t stream = 0; stream < endpoint->stream_count; stream++)
+        if (sa_window_held(&endpoint->windows[stream], call, held, rows)) return 0;
+    return -1;
+}
+
 /* Write the frame of a slot's chunk (W1, W2). */
 static void sa_build(struct sa_endpoint *endpoint, struct sa_window *window, uint32_t offset, uint32_t size,
                      uint8_t *frame) {

@@ -90,6 +90,10 @@ uint32_t sa_endpoint_frame_bytes(const struct sa_endpoint *endpoint);
    memory, and nothing has changed. */
 int sa_endpoint_submit(struct sa_endpoint *endpoint, const struct sa_submission *submission);
 
+/* Write to `held`, for each of `rows` data rows of a submitted call whose event isn't taken, whether its result is in the
+   call's array: 1, or 0, also for rows that this rank doesn't get. Returns 0, or -1: no such call is running. */
+int sa_endpoint_held(const struct sa_endpoint *endpoint, uint64_t call, uint8_t *held, uint64_t rows);
+
 /* Take `rows` datagrams of `size` bytes each, back to back. congested: they came marked CE (G8). */
 void sa_endpoint_receive(struct sa_endpoint *endpoint, const uint8_t *bundle, uint64_t rows, uint32_t size,
                          int64_t now_ns, uint32_t congested);

@@ -139,3 +139,10 @@ int sa_small_decide(struct sa_call *call, struct sa_predictions *predictions, co
     }
     return hit;
 }
+
+uint64_t sa_small_position(const struct sa_call *call, uint64_t row) {
+    const struct sa_small *small = call->small;
+    if (row >= small->rows || call->undecided) return SA_NO_POSITION;
+    if (small->again) return small->rows + row;
+    return small->wrong >> row & 1u ? SA_NO_POSITION : row;
+}

@@ -46,4 +46,7 @@ void sa_small_predict(struct sa_call *call, const struct sa_predictions *predict
    verified: a row of zeros or NaN has to be predicted, too (V8), as a tag depends on the code. */
 int sa_small_decide(struct sa_call *call, struct sa_predictions *predictions, const int32_t *codes, int verified);
 
+/* See sa_call_position: none counts until it is decided, nor what was wrong by then. */
+uint64_t sa_small_position(const struct sa_call *call, uint64_t row);
+
 #endif

@@ -1,4 +1,4 @@
-/* The retransmission timeout of RFC 6298, in whole nanoseconds, as switchagg/rto.py: the one arithmetic of the window
+/* The retransmission timeout of RFC 6298, in whole nanoseconds, as switchagg/pacing.py: the one arithmetic of the window
    and of reliable messages. */
 #ifndef SWITCHAGG_TIMEOUT_H
 #define SWITCHAGG_TIMEOUT_H

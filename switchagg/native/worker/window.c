@@ -164,6 +164,18 @@ static void sa_unlink(struct sa_window *window, struct sa_running *running) {
     if (window->cursor == running) window->cursor = NULL;
 }
 
+int sa_window_held(const struct sa_window *window, uint64_t call, uint8_t *held, uint64_t rows) {
+    const struct sa_running *running = window->running;
+    while (running && (running->describes || running->waiting.event.call != call)) running = running->after;
+    if (!running) return 0;
+    for (uint64_t row = 0; row < rows; row++) {
+        uint64_t position = sa_call_position(&running->call, row), chunk = running->base + position;
+        held[row] = position != SA_NO_POSITION && chunk < window->limit /* else it came early (Q7) */ &&
+                    window->slots[chunk % window->window].chunk > chunk;
+    }
+    return 1;
+}
+
 /* ---- sending and answers */
 
 uint32_t sa_window_peek(struct sa_window *window) {

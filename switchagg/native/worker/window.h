@@ -132,6 +132,9 @@ void sa_window_start_at(struct sa_window *window, uint64_t chunk);
 /* Append a call, with at least one chunk unless it is described; its `call` is set. */
 void sa_window_submit(struct sa_window *window, struct sa_running *running);
 
+/* See sa_endpoint_held; 0: no such call is running. */
+int sa_window_held(const struct sa_window *window, uint64_t call, uint8_t *held, uint64_t rows);
+
 /* The slot of the next frame, with its `kind`; SA_NO_SLOT if nothing may be sent. */
 uint32_t sa_window_peek(struct sa_window *window);
 

@@ -12,7 +12,7 @@ import pytest
 
 from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.native import NativePlane
-from switchagg.errors import JobError
+from switchagg.errors import AggregationFailed, JobError
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.native import library
 from tests.transport.rdma import oracle
@@ -231,3 +231,20 @@ def test_a_worker_with_a_wrong_key_or_address_changes_nothing(make: Any) -> None
     for future in futures:
         future.result(WAIT_S)
     assert arrays[0].tolist() == [3] * (59 * 8)
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_a_stopped_loop_hands_over_its_calls(make: Any, native: bool) -> None:
+    """The second call waits for the other rank, and no row of it holds a result."""
+    world = make(job_of(2, 1024), native=native)
+    first = [np.full(3000, 1, np.int32) for _ in range(2)]
+    for future in world.allreduce(0, first):
+        future.result(WAIT_S)
+    alone = world.allreduce_of(0, np.full(3000, 5, np.int32))
+    failure = AggregationFailed("the switch is lost", job=11)
+    (call,) = world.loops[0].stop(failure)
+    assert first[0].tolist() == [2] * 3000
+    assert (call.stream, call.held.any(), call.call.array.tolist()) == (0, False, [5] * 3000)
+    call.ended(None)
+    assert alone.result(0) is call.call
+    assert world.allreduce_of(0, first[0]).exception(0) is failure

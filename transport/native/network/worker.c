@@ -553,3 +553,11 @@ SA_EXPORT void sa_worker_close(struct sa_worker *worker) {
     close_signals(worker);
     pthread_mutex_unlock(&worker->lock);
 }
+
+SA_EXPORT int sa_worker_finish(struct sa_worker *worker, struct sa_event *events, uint32_t room) {
+    int result = take_submissions(worker);
+    if (result) return result;
+    uint32_t count = take_left(worker, events, room);
+    while (count < room && next_event(worker, &events[count])) count++;
+    return (int)count;
+}

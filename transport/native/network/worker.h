@@ -66,6 +66,10 @@ int sa_worker_run(struct sa_worker *worker, int64_t until_ns, struct sa_event *e
    sa_worker_run nor sa_worker_submit afterwards. */
 void sa_worker_close(struct sa_worker *worker);
 
+/* After sa_worker_close, until it returns 0: all submissions reach the endpoint, and the events that nobody has been given
+   are written, at most `room`. Returns how many, or -ENOMEM. In the background thread. */
+int sa_worker_finish(struct sa_worker *worker, struct sa_event *events, uint32_t room);
+
 /* Returns SA_WORKER_COUNTERS numbers, which are valid as long as the worker. */
 const uint64_t *sa_worker_counters(const struct sa_worker *worker);
 

@@ -2,7 +2,7 @@
 
 import random
 
-from switchagg.rto import RetransmissionTimeout
+from switchagg.pacing import RetransmissionTimeout
 
 
 def test_the_first_sample_counts_whole_and_later_ones_by_eighths() -> None:
