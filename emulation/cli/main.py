@@ -29,6 +29,7 @@ from emulation.cli.curve_keys import keys as make_keys
 from emulation.cli.link_help import LinkCommand
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, outcomes, renamed_option, stop
 from emulation.cli.p4_commands import add_p4
+from emulation.cli.report_options import LOG_FORMAT, LOG_LEVEL, METRICS, METRICS_NAMES, event_log, metrics_option
 from emulation.cli.runs.goal import goal
 from emulation.cli.runs.profile import profile
 from emulation.cli.runs.reproduce_command import reproduce
@@ -40,6 +41,7 @@ from emulation.cli.start.scenario_command import ReferenceCommand, scenario
 from emulation.cli.start.shipped import examples
 from emulation.cli.start.version import show_version
 from emulation.cli.study import app as study
+from emulation.cli.top.top_command import top
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.option_syntax import choices
 
@@ -60,6 +62,7 @@ app.command(cls=LinkCommand)(server)
 app.command()(reproduce)
 app.command()(whatif)
 app.command()(goal)
+app.command()(top)
 app.command()(init)
 app.command()(examples)
 app.command(cls=ReferenceCommand)(scenario)
@@ -85,6 +88,8 @@ def _describe(
     `switchagg sweep scale` : the same at several rates, sizes or seeds, on all cores; a table and a page
 
     `switchagg switch` : run a switch for real workers: `init_process_group("switchagg")`
+
+    `switchagg top` : watch the switch and its jobs
 
     `switchagg server` : run a parameter server for them
 
@@ -279,8 +284,31 @@ IMPAIR = typer.Option(
 IMPAIR_UP = typer.Option(metavar="FAULTS", help="From workers to switch only; adds to or overrides --impair")
 IMPAIR_DOWN = typer.Option(metavar="FAULTS", help="From switch to workers only; adds to or overrides --impair")
 
+SWITCH_HELP = """Run a switch on this host until Ctrl-C. Workers need only its address. On SIGTERM it drains.
 
-@app.command(cls=LinkCommand)
+Without keys it serves this host alone, until you name an address that others reach: then these may forge packets.
+
+**Examples**
+
+`switchagg switch`
+
+`switchagg switch --control tcp://10.0.0.1:5555` : for workers on other hosts
+
+`sudo $(which switchagg) switch --dataplane xdp --control tcp://10.0.0.1:5555 --data 10.0.0.1:5556 --interface eth0`
+
+`switchagg keys keys; switchagg switch --link zeromq --keys keys` : encrypted; the workers need keys too
+
+`switchagg switch --impair "rate=200mbit,delay=1ms,jitter=100us,queue=1mb,ecn=200kb" --impair-down loss=1%`
+
+`switchagg switch --metrics 9464 --log-format json` : counters for Prometheus, on this host; events as lines of JSON
+
+On the workers: `SWITCHAGG_SWITCH=tcp://10.0.0.1:5555 torchrun ... train.py`
+
+**Keys of --impair**: loss, duplicate, reorder, corrupt (per packet), delay, jitter, span (how late reordered ones
+are), rate, queue, ecn (marks above so many bytes), seed"""
+
+
+@app.command(cls=LinkCommand, help=SWITCH_HELP)
 def switch(
     control: Annotated[str | None, CONTROL] = None,
     data: Annotated[str | None, DATA] = None,
@@ -302,29 +330,13 @@ def switch(
     peer_quota: Annotated[str | None, PEER_QUOTA] = None,
     lease: Annotated[float, typer.Option(min=1, max=3600, help="A worker silent for so many seconds is dead")] = 4.0,
     drain: Annotated[float, typer.Option(min=0, max=3600, help="On SIGTERM jobs may leave for so many seconds")] = 5.0,
+    metrics: Annotated[str | None, METRICS] = None,
+    metrics_names: Annotated[bool, METRICS_NAMES] = False,
+    log_format: Annotated[str, LOG_FORMAT] = "text",
+    log_level: Annotated[str, LOG_LEVEL] = "info",
     ready_file: Annotated[Path | None, typer.Option(help="Written once the switch answers")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log nothing about jobs")] = False,
 ) -> None:
-    """Run a switch on this host until Ctrl-C. Workers need only its address. On SIGTERM it drains.
-
-    Without keys it serves this host alone, until you name an address that others reach: then these may forge packets.
-
-    **Examples**
-
-    `switchagg switch`
-
-    `switchagg switch --control tcp://10.0.0.1:5555` : for workers on other hosts
-
-    `sudo $(which switchagg) switch --dataplane xdp --control tcp://10.0.0.1:5555 --data 10.0.0.1:5556 --interface eth0`
-
-    `switchagg keys keys; switchagg switch --link zeromq --keys keys` : encrypted; the workers need keys too
-
-    `switchagg switch --impair "rate=200mbit,delay=1ms,jitter=100us,queue=1mb,ecn=200kb" --impair-down loss=1%`
-
-    On the workers: `SWITCHAGG_SWITCH=tcp://10.0.0.1:5555 torchrun ... train.py`
-
-    **Keys of --impair**: loss, duplicate, reorder, corrupt (per packet), delay, jitter, span (how late reordered ones
-    are), rate, queue, ecn (marks above so many bytes), seed"""
     with outcomes():
         from transport.switch.daemon import run_switch
         from transport.switch.daemon_options import DaemonOptions
@@ -346,10 +358,13 @@ def switch(
             multicast=multicast,
             parent=parent or "",
             name=name,
+            metrics=metrics_option(metrics),
+            metrics_names=metrics_names,
             interfaces=interface or (),
             impairments=_impairments(impair, impair_up, impair_down),
         )
-        status = run_switch(options, ready_file=ready_file, quiet=quiet)
+        log = event_log("switchagg switch", log_format, log_level)
+        status = run_switch(options, ready_file=ready_file, quiet=quiet, log=log)
     raise typer.Exit(status)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+from emulation.cli.report_options import LOG_FORMAT, LOG_LEVEL, METRICS, event_log, metrics_option
 from switchagg.option_syntax import choices
 
 if TYPE_CHECKING:
-    from transport.group.ps_group import PsOptions
+    from transport.group.ps_group import PsOptions, PsServerHost
 
 PARTING_S = 8.0
 """How long an interrupted server stays, so that its workers receive the reason."""
@@ -39,6 +41,9 @@ def server(
         typer.Option(metavar="FILE", help="With all members' secret; default: SWITCHAGG_TOKEN, SWITCHAGG_TOKEN_FILE"),
     ] = None,
     timeout: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds to wait for all members")] = 300.0,
+    metrics: Annotated[str | None, METRICS] = None,
+    log_format: Annotated[str, LOG_FORMAT] = "text",
+    log_level: Annotated[str, LOG_LEVEL] = "info",
     ready_file: Annotated[Path | None, typer.Option(help="Written once all members have met")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log nothing about workers that die")] = False,
 ) -> None:
@@ -64,6 +69,49 @@ def server(
 
     **Exit code**: 0 the job is done, 1 it failed (one line with the cause), 130 interrupted: the workers are notified.
     """
+    places = _members(method, workers, servers, number)
+    with outcomes():
+        _check_link(link, keys)
+        from transport.group.ps_group import PsOptions
+        from transport.meshes.job_key import job_token
+        from transport.meshes.mesh_opening import no_token_text
+
+        events = event_log("switchagg server", log_format, log_level)
+        log = _discard if quiet else events.note
+        secret = job_token(file=token_file or "")
+        options = PsOptions(timeout, token=secret, link={} if keys is None else {"keys": keys}, log=log)
+        if keys is None and not secret and (words := no_token_text([*places["--workers"], *places["--servers"]])):
+            events.note(words, "exposed", "warning")
+        _serve(
+            link,
+            number,
+            places["--workers"],
+            places["--servers"],
+            job,
+            options,
+            Reports(ready_file, metrics_option(metrics)),
+        )
+
+
+class Reports(NamedTuple):
+    """Where a server reports: a file once it is ready, and an address for Prometheus."""
+
+    ready_file: Path | None
+    metrics: tuple[str, int] | None
+
+
+def _check_link(link: str, keys: Path | None) -> None:
+    from transport.group.method_name import links_of
+    from transport.links.link_kinds import LINKS, links_with
+
+    if link not in links_of("ps"):
+        stop(f"--link {link}: unknown{choices(link, links_of('ps'))}", EXIT_USAGE)
+    if keys is not None and not LINKS[link].keys:
+        stop(f"--keys: only {', '.join(links_with('keys'))} has keys, not {link}", EXIT_USAGE)
+
+
+def _members(method: str, workers: str, servers: str, number: int) -> dict[str, list[tuple[str, int]]]:
+    """The places of all, by option; exits with one line for what can't be."""
     if method != "ps":
         stop(f"--method {method}: has no servers; allowed: ps", EXIT_USAGE)
     places = {"--workers": _places("--workers", workers), "--servers": _places("--servers", servers)}
@@ -73,24 +121,29 @@ def server(
             stop(f"--workers, --servers: {place[0]}:{place[1]} is there twice; every member needs its own", EXIT_USAGE)
     if number >= len(places["--servers"]):
         stop(f"--number {number}: there are {len(places['--servers'])} servers, numbered from 0", EXIT_USAGE)
-    with outcomes():
-        from transport.group.method_name import links_of
-        from transport.links.link_kinds import LINKS, links_with
+    return places
 
-        if link not in links_of("ps"):
-            stop(f"--link {link}: unknown{choices(link, links_of('ps'))}", EXIT_USAGE)
-        if keys is not None and not LINKS[link].keys:
-            stop(f"--keys: only {', '.join(links_with('keys'))} has keys, not {link}", EXIT_USAGE)
-        from transport.group.ps_group import PsOptions
-        from transport.meshes.job_key import job_token
-        from transport.meshes.mesh_opening import no_token_text
 
-        log = _discard if quiet else _log
-        secret = job_token(file=token_file or "")
-        options = PsOptions(timeout, token=secret, link={} if keys is None else {"keys": keys}, log=log)
-        if keys is None and not secret and (words := no_token_text(everybody)):
-            _log(words)
-        _serve(link, number, places["--workers"], places["--servers"], job, options, ready_file)
+@contextmanager
+def _metrics(number: int, address: tuple[str, int] | None) -> Iterator[list[PsServerHost]]:
+    """Within it, counters of the server in the list are served. Raises SwitchaggError."""
+    hosts: list[PsServerHost] = []
+    if address is None:
+        yield hosts
+        return
+    from transport.metrics.metrics_server import MetricsServer
+    from transport.metrics.worker_metrics import server_families
+    from transport.switch.event_log import print_line
+
+    def collect() -> list[Any]:
+        return [family for host in hosts for family in server_families(number, host.counters)]
+
+    server = MetricsServer(address, collect, "--metrics")
+    print_line(f"switchagg server metrics: {server.url}")
+    try:
+        yield hosts
+    finally:
+        server.close()
 
 
 def _serve(
@@ -100,19 +153,29 @@ def _serve(
     servers: list[tuple[str, int]],
     job: str,
     options: PsOptions,
-    ready_file: Path | None,
+    reports: Reports,
 ) -> None:
     """Raises SwitchaggError if the job fails."""
-    from switchagg.errors import SwitchaggError
     from transport.group.ps_group import open_ps_server
+    from transport.switch.event_log import print_line
 
     where = f"{servers[number][0]}:{servers[number][1]}"
     met = f"{len(workers)} workers and {len(servers)} servers"
-    print(f"switchagg server waiting: {link} {where}, job {job!r}, for {met}", flush=True)
-    host = open_ps_server(link, number, workers, servers, job=job, options=options)
-    try:
+    print_line(f"switchagg server waiting: {link} {where}, job {job!r}, for {met}")
+    with _metrics(number, reports.metrics) as measured:
+        host = open_ps_server(link, number, workers, servers, job=job, options=options)
+        measured.append(host)
         line = f"switchagg server ready: server {number} at {where} ({link}), job {job!r}, {met}"
-        print(line, flush=True)
+        _await_end(host, line, job, reports.ready_file)
+
+
+def _await_end(host: PsServerHost, line: str, job: str, ready_file: Path | None) -> None:
+    """Say the line, then serve until the job is done. Raises SwitchaggError if it fails."""
+    from switchagg.errors import SwitchaggError
+    from transport.switch.event_log import print_line
+
+    try:
+        print_line(line)
         if ready_file is not None:
             ready_file.write_text(line + "\n")
         while not host.wait(0.5):
@@ -120,10 +183,9 @@ def _serve(
         if host.failure is not None:
             raise SwitchaggError(f"job {job}: {host.failure}")
         counted = host.counters
-        print(
+        print_line(
             f"switchagg server done: mode {host.config.mode}, {counted.get('pushes', 0)} slices pushed, "
-            f"{counted['rx_bytes'] / 1e6:.1f} MB in, {counted['tx_bytes'] / 1e6:.1f} MB out",
-            flush=True,
+            f"{counted['rx_bytes'] / 1e6:.1f} MB in, {counted['tx_bytes'] / 1e6:.1f} MB out"
         )
     except BaseException as error:
         if not isinstance(error, SwitchaggError):
@@ -142,11 +204,6 @@ def _places(option: str, text: str) -> list[tuple[str, int]]:
             stop(f"{option} {place.strip()[:60]}: not understood; allowed: HOST:PORT,HOST:PORT,…", EXIT_USAGE)
         places.append((host, int(port)))
     return places
-
-
-def _log(line: str) -> None:
-    sys.stderr.write(f"switchagg server: {''.join(sign if sign.isprintable() else '?' for sign in line)}\n")
-    sys.stderr.flush()
 
 
 def _discard(line: str) -> None:

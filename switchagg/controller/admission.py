@@ -377,6 +377,8 @@ class Controller:
 
     def _refuse(self, name: str, records: list[MemberRecord], reason: str, lacks_room: bool = False) -> None:
         self.counters["refused"] += len(records)
+        if lacks_room:
+            self.counters["refused_no_room"] = self.counters.get("refused_no_room", 0) + len(records)
         refused = JoinRefused(name, tuple(record.member for record in records), reason, lacks_room)
         self._remember(refused)
         self._events.append(refused)

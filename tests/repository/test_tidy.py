@@ -86,6 +86,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "mininet": ("emulation/testbed/mininet/emulated_network.py", "examples/mininet_workers.py"),
     "p4vm": ("p4/", "switchagg/dataplane/p4/", "emulation/cli/", "tools/bench/", "examples/"),
+    "prometheus_client": ("transport/metrics/", "transport/switch/"),
     "lark": ("p4/p4vm/front/",),
     "pcpp": ("p4/p4vm/front/preprocess.py",),
     "scapy": ("tools/scapy/",),

@@ -5,7 +5,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from enum import Enum, auto
 from queue import Empty, SimpleQueue
@@ -18,6 +18,7 @@ from switchagg.join import Join
 from transport.control import control_messages
 from transport.control.control_sockets import bound, local_endpoint
 from transport.control.heartbeats import BEAT_NS, Heartbeats
+from transport.control.member_reports import reported
 from transport.control.requests import Requests
 from transport.control.stalls import StallDetector
 from transport.links.addresses import parse_endpoint, resolve_host, tcp_fault
@@ -44,8 +45,9 @@ class ControlClient:
 
     switch: "tcp://host:port". join: its timeout_ns included. The future `admitted` resolves to the admission or a
     JobError. `asked_to_leave`: why the job shall leave, or "" (C21). Called in the thread, after the admission only:
-    on_departure(all who left), on_end(dead, reason) at most once, on_beat() with every heartbeat. patience_s: how
-    long the switch may be silent, if that is less than its lease (C12). Raises JobError for an address that can't be.
+    on_departure(all who left), on_end(dead, reason) at most once, on_beat() with every heartbeat: it gives the counters
+    that the next one carries. patience_s: how long the switch may be silent, if that is less than its lease (C12).
+    Raises JobError for an address that can't be.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class ControlClient:
         join: Join,
         on_departure: Callable[[list[control_messages.DepartedMember]], None],
         on_end: Callable[[list[control_messages.RankAddress], str], None],
-        on_beat: Callable[[], None],
+        on_beat: Callable[[], Mapping[str, int]],
         heartbeat_s: float = BEAT_NS / 1e9,
         keys: Keys | None = None,
         patience_s: float = math.inf,
@@ -71,6 +73,7 @@ class ControlClient:
         self._on_beat = on_beat
         self._beats = Heartbeats(round(heartbeat_s * 1e9))
         self._phase = _Phase.JOINING
+        self._counters: dict[str, int] = {}
         self._answered = False
         self._lease_ns, self._patience_s = 0, patience_s
         self._departed = 0
@@ -181,14 +184,14 @@ class ControlClient:
         requests.send(self._due_request(), fresh=self._beats.fresh)
         self._beats.note_sent(now_ns)
         if self._phase is _Phase.RUNNING:
-            self._on_beat()
+            self._counters = reported(self._on_beat())
 
     def _due_request(self) -> control_messages.Request:
         match self._phase:
             case _Phase.JOINING:
                 return control_messages.JoinMessage(self._join)
             case _Phase.RUNNING:
-                return control_messages.Heartbeat(self._join.incarnation)
+                return control_messages.Heartbeat(self._join.incarnation, self._counters)
             case _:
                 assert self._leave_message is not None
                 return control_messages.Leave(self._join.incarnation, *self._leave_message)

@@ -60,9 +60,10 @@ class JoinMessage(msgspec.Struct, frozen=True, tag="join"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
-    """Request: I live; how do things stand?"""
+    """Request: I live; how do things stand? counters: of my packets, by their fate (C14)."""
 
     incarnation: Count
+    counters: Annotated[dict[Text, Count], msgspec.Meta(max_length=256)] = {}
 
 
 class Leave(msgspec.Struct, frozen=True, tag="leave"):
@@ -255,6 +256,14 @@ class SlotStatus(msgspec.Struct, frozen=True):
     ranks: list[int]
 
 
+class MemberActivity(msgspec.Struct, frozen=True):
+    """How long ago a member was last heard, and the counters of its packets, as far as it tells them."""
+
+    rank: int
+    silent_ns: int
+    counters: dict[str, int]
+
+
 class JobStatus(JobFacts, frozen=True):
     """A running job."""
 
@@ -268,11 +277,14 @@ class JobStatus(JobFacts, frozen=True):
     """Why the job was asked to leave, or ""."""
     packets: str = ""
     """What authenticates its packets; "": it runs below another switch, which knows."""
+    activity: list[MemberActivity] = []
+    """Of the members, those that were heard; a switch below another hears none."""
 
 
 class StatusAnswer(msgspec.Struct, frozen=True, tag="status_answer"):
     """Answer to a StatusQuery. running, gathering: how many jobs do. details: whether the rest is known to the asker,
-    or empty (C14). switches: those below, with their data addresses."""
+    or empty (C14). switches: those below, with their data addresses. clock_ns: the switch's monotonic clock, by which
+    differences of counters are rates. up_ns: since its start. data_plane, link: its own."""
 
     token: Count
     slots: int
@@ -285,6 +297,10 @@ class StatusAnswer(msgspec.Struct, frozen=True, tag="status_answer"):
     control_counters: dict[str, int]
     data_counters: dict[str, int]
     switches: dict[str, str] = {}
+    clock_ns: int = 0
+    up_ns: int = 0
+    data_plane: str = ""
+    link: str = ""
 
 
 Request = JoinMessage | Heartbeat | Leave | StatusQuery | Register | SwitchBeat

@@ -9,9 +9,13 @@ import contextlib
 import errno
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from queue import SimpleQueue
 
+import msgspec
 import zmq
 
 from switchagg.controller.tree_controller import TreeController
@@ -36,6 +40,7 @@ from transport.control import control_messages
 from transport.control.control_sockets import ControlPeer, bound, listen_locally, peer_of
 from transport.control.heartbeats import BEAT_NS
 from transport.control.hop_secrets import HopSecrets
+from transport.control.member_reports import MemberReports
 from transport.control.queue_pair_ends import QueuePairEnds
 from transport.control.shares import offer_of, share_message
 from transport.control.snapshots import HostSnapshot, HostSnapshots
@@ -78,7 +83,7 @@ class ControlServer:
     what carries packets there, if they don't. keys: encrypt, and accept only the clients they allow. log: called with
     each event before it is carried out. `routes`: see `Admitted`. `hops`: whether packets have tags. `leaf`: where this
     switch is below another, whose it is to admit jobs: what it answers to others, and what it holds; None: it is no
-    leaf.
+    leaf. `data_plane`: its name, for status answers.
     Raises OSError if the address can't be had.
     """
 
@@ -102,11 +107,15 @@ class ControlServer:
         self._data_address = data_address
         self._link = link
         self.routes = False
+        self.data_plane = ""
         self.hops = HopSecrets("this switch has no keys")
         self.leaf: Leaf | None = None
         self._log = log
         self._routes: dict[int, bytes] = {}
         self._switch_routes: dict[int, bytes] = {}
+        self._reports = MemberReports()
+        self._tallies = Counter(members_lost=0)
+        self._start_ns = time.monotonic_ns()
         self._stalls = StallDetector()
         self._grace_end_ns = 0
         self._context = zmq.Context()
@@ -141,6 +150,14 @@ class ControlServer:
             listen_locally(self._socket, self.endpoint)
         self._snapshots: HostSnapshots[tuple[ControlPeer, control_messages.StatusQuery]] = HostSnapshots(host, keys)
         self._poller.register(self._snapshots.descriptor, zmq.POLLIN)
+        self._overviews: SimpleQueue[tuple[HostSnapshot, Future[control_messages.StatusAnswer]]] = SimpleQueue()
+
+    def overview(self, timeout_s: float) -> control_messages.StatusAnswer:
+        """A status answer with everything, for this process; any thread but the server's may ask. Raises
+        SwitchaggError if the host has ended, TimeoutError if the server's thread doesn't answer."""
+        future: Future[control_messages.StatusAnswer] = Future()
+        self._overviews.put((HostSnapshot(self._host.counters()), future))
+        return future.result(timeout_s)
 
     def run_once(self, wait_s: float) -> None:
         """Wait for requests, at most wait_s, which is half a second or less; take them, then the time; act on both."""
@@ -159,6 +176,7 @@ class ControlServer:
         if self._snapshots.descriptor in ready:
             for (peer, query), snapshot in self._snapshots.answers():
                 self._answer_status(peer, query, snapshot)
+        self._answer_overviews()
         # Leases end after the messages: heartbeats that lay in the queue count.
         now_ns = time.monotonic_ns()
         if self._stalls.ended(now_ns):
@@ -213,17 +231,10 @@ class ControlServer:
         if self._take_of_switch(sender, request, now_ns):
             return
         match request:
-            case control_messages.JoinMessage() if self.leaf is not None:
-                self._send(peer, control_messages.Refused(self.leaf.refusal))
-                return
             case control_messages.JoinMessage(join):
-                fault = (
-                    self._ends.fault(join)
-                    or self._link_fault(join)
-                    or _address_fault(join, sender)
-                    or self.hops.refusal(join)
-                )
+                kind, fault = self._refusal(join, sender)
                 if fault:
+                    self._tallies[f"refused_{kind}"] += 1
                     self._send(peer, control_messages.Refused(fault))
                     return
                 self._controller.join(join, now_ns)
@@ -235,6 +246,8 @@ class ControlServer:
         standing = self._controller.membership_state(member.incarnation)
         if standing is not None:
             self._routes[member.incarnation] = peer  # a reconnected peer has a new identity
+            counters = request.counters if isinstance(request, control_messages.Heartbeat) else None
+            self._reports.note(member.incarnation, now_ns, counters)
         self._carry_out()
         rank = member.rank if isinstance(member, Join) else 0
         self._send(peer, self._answer(standing, brief=isinstance(request, control_messages.Heartbeat), rank=rank))
@@ -310,16 +323,50 @@ class ControlServer:
             self.counters["drop_busy"] = self.counters.get("drop_busy", 0) + 1  # it will ask again
 
     def _answer_status(self, sender: ControlPeer, query: control_messages.StatusQuery, snapshot: HostSnapshot) -> None:
-        counters = {**self._controller.counters, **self.counters}
-        visible = self._visible_jobs(sender, query)
+        self._send(sender.identity, self._status(query, self._visible_jobs(sender, query), snapshot))
+
+    def _status(
+        self, query: control_messages.StatusQuery, visible: VisibleJobs, snapshot: HostSnapshot
+    ) -> control_messages.StatusAnswer:
+        counters = {**self._controller.counters, **self.counters, **self._tallies}
         held = () if self.leaf is None else self.leaf.held()
+        now_ns = time.monotonic_ns()
         answer = status_answer(self._controller, query, visible, snapshot, counters, self.hops, held)
-        self._send(sender.identity, answer)
+        if not visible.details:
+            return answer
+        jobs = [
+            msgspec.structs.replace(job, activity=self._reports.activity(running.admitted.members, now_ns))
+            for job, running in zip(answer.jobs, visible.running, strict=True)
+        ]
+        up_ns = now_ns - self._start_ns
+        return msgspec.structs.replace(
+            answer, jobs=jobs, clock_ns=now_ns, up_ns=up_ns, data_plane=self.data_plane, link=self._link
+        )
+
+    def _answer_overviews(self) -> None:
+        """Answer what this process asks for itself."""
+        while not self._overviews.empty():
+            snapshot, future = self._overviews.get()
+            query = control_messages.StatusQuery(0)
+            held = None if self.leaf is None else self.leaf.held()
+            visible = VisibleJobs.of_query(self._controller, query, trusted=True, held=held)
+            future.set_result(self._status(query, visible, snapshot))
 
     def _visible_jobs(self, sender: ControlPeer, query: control_messages.StatusQuery) -> VisibleJobs:
         parent = self.leaf is not None and query.incarnation == self.leaf.secret()
         held = None if self.leaf is None else self.leaf.held()
         return VisibleJobs.of_query(self._controller, query, self._keyed or sender.is_own_user or parent, held)
+
+    def _refusal(self, join: Join, sender: ControlPeer) -> tuple[str, str]:
+        """The kind of fault for which the switch itself refuses a join, and the fault in words; or two ""."""
+        faults = {
+            "below_another": "" if self.leaf is None else self.leaf.refusal,
+            "queue_pair": self._ends.fault(join),
+            "link": self._link_fault(join),
+            "address": _address_fault(join, sender),
+            "authenticate": self.hops.refusal(join),
+        }
+        return next(((kind, fault) for kind, fault in faults.items() if fault), ("", ""))
 
     def _link_fault(self, request: Join) -> str:
         if request.queue_pair is None and request.link != self._link:
@@ -378,6 +425,7 @@ class ControlServer:
             routes = self._switch_routes.items()
             self._switch_routes = {key: peer for key, peer in routes if self._controller.switches.of(key) is not None}
             self._ends.keep(self._routes)
+            self._reports.keep(self._routes)
 
     def _carry_out_one(self, event: Event) -> None:
         self._log(event)
@@ -402,6 +450,7 @@ class ControlServer:
                 self.hops.forget(event.job)
                 self._send_shares_to({share.switch for share in event.shares})
             case JoinRefused() | JobFailed():
+                self._tallies["members_lost"] += len(event.dead) if isinstance(event, JobFailed) else 0
                 self._send_all(event.members, self._answer(event, brief=False))
             case MemberLeft():
                 for member in event.members:

@@ -9,34 +9,31 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from switchagg.controller.tree_controller import TreeController
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError, as_line
-from switchagg.membership import (
-    Event,
-    JobAdmitted,
-    JobEvicted,
-    JobFailed,
-    JobReady,
-    JoinRefused,
-    MemberLeft,
-)
+from switchagg.membership import Event
 from transport.contracts.timeouts import CLAIMS_PER_LEASE
 from transport.control.control_server import ControlServer, Leaf
 from transport.control.hop_secrets import HopSecrets
 from transport.control.leaf import LeafAgent, LeafPlace
 from transport.links.addresses import check_own, parse_endpoint
+from transport.metrics.metrics_server import MetricsServer
 from transport.switch.daemon_options import DaemonOptions
 from transport.switch.draining import Draining
+from transport.switch.event_log import EventLog, LogEntry, entries_of, hold_standard_streams, print_line, printable
 from transport.switch.switch_endpoints import SwitchEndpoint
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
 
 POLL_S = 0.1
 """Longest wait of the control thread: how late a lease may end, and how soon a stop is seen."""
@@ -47,19 +44,29 @@ SLOWNESS_S = 1.0
 STOP_S = 20.0
 """How long `stop` waits for the control plane's thread, which waits for the data plane's."""
 
+OVERVIEW_S = 5.0
+"""How long Prometheus waits for numbers at most."""
+
 
 class SwitchDaemon:
     """A switch on this host, from `start` to `stop`.
 
     dataplane: what was chosen, and why nothing faster. control_endpoint, data_address: what was bound. log: called with
-    a line per event, without control characters.
+    a line per event, without control characters; record: in its place, with the event's entry.
 
     The constructor binds both addresses: raises SwitchaggError that names the one that failed, and what to do.
     """
 
-    def __init__(self, options: DaemonOptions | None = None, *, log: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(
+        self,
+        options: DaemonOptions | None = None,
+        *,
+        log: Callable[[str], None] = lambda line: None,
+        record: Callable[[LogEntry], None] | None = None,
+    ) -> None:
         self.options = options = options or DaemonOptions()
-        self._log: Callable[[str], None] = lambda line: log(_printable(line))
+        self._record = record or (lambda entry: log(printable(entry.text)))
+        self._log = self._lines("note")
         self._reason = ""
         self._failure: Exception | None = None
         self._stopping = threading.Event()
@@ -109,9 +116,11 @@ class SwitchDaemon:
             self._log(f"data port {options.bind_data[1]} is taken: this switch's is {self.data_address[1]}")
         self._leaf = self._below(options, advertised, end.packets_held(options.slot_elements))
         self._server.hops = HopSecrets(options.tags_fault, encrypted=options.encrypted)
+        self._server.data_plane = self.dataplane.name
         self._server.routes = options.kind.header_only and DATAPLANES[self.dataplane.name].routes
-        self._draining = Draining(self._server, self._leaf, options.drain_s, self._log)
+        self._draining = Draining(self._server, self._leaf, options.drain_s, self._lines("drain"))
         self._thread = threading.Thread(target=self._run, name="switch-control", daemon=True)
+        self._metrics = self._open_metrics(options)
 
     def _open(self, options: DaemonOptions) -> SwitchEndpoint:
         """The data plane, bound: at a free port where that is allowed and the port asked for is taken."""
@@ -122,6 +131,28 @@ class SwitchDaemon:
             if not options.any_data_port or not _is_taken(error):
                 raise
         return opener(replace(options, bind_data=(options.bind_data[0], 0)), self._log, self._on_failure)
+
+    def _open_metrics(self, options: DaemonOptions) -> MetricsServer | None:
+        if options.metrics is None:
+            return None
+        start_s = time.time()
+
+        def collect() -> "Iterable[Metric]":
+            from transport.switch.switch_metrics import switch_families  # the client library is an extra
+
+            return list(switch_families(self._server.overview(OVERVIEW_S), start_s, options.metrics_names))
+
+        try:
+            return MetricsServer(options.metrics, collect, "--metrics")
+        except SwitchaggError:
+            self._server.close("")
+            self._loop.stop()
+            raise
+
+    @property
+    def metrics_url(self) -> str:
+        """Where Prometheus finds metrics; "" if nowhere."""
+        return "" if self._metrics is None else self._metrics.url
 
     def start(self) -> None:
         """Start both threads; once."""
@@ -141,6 +172,7 @@ class SwitchDaemon:
         if self._thread.ident is None:
             self._server.close(self._reason)
             self._loop.stop()
+            self._close_metrics()
         elif threading.current_thread() is not self._thread:
             self._thread.join(STOP_S)
             if self._thread.is_alive():
@@ -165,6 +197,7 @@ class SwitchDaemon:
     def _run(self) -> None:
         with contextlib.ExitStack() as ending:  # callbacks run in reverse, each whatever the others raise
             ending.callback(self._ended.set)
+            ending.callback(self._close_metrics)
             ending.callback(self._loop.stop)
             if self._leaf is not None:
                 ending.callback(lambda leaf: leaf.stop(self._reason), self._leaf)
@@ -183,6 +216,10 @@ class SwitchDaemon:
                 self._reason = f"the switch's control plane failed: {as_line(error)}"
             self._server.close(self._reason)
 
+    def _close_metrics(self) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+
     def _below(self, options: DaemonOptions, data: tuple[str, int], packets_held: int) -> LeafAgent | None:
         """The agent that makes this switch a leaf, if it shall be one (C18)."""
         if not options.parent:
@@ -198,9 +235,13 @@ class SwitchDaemon:
             options.link,
             not options.tags_fault,
         )
-        agent = LeafAgent(place, self._loop, options.keys, self._log, self._on_refused)
+        agent = LeafAgent(place, self._loop, options.keys, self._lines("leaf"), self._on_refused)
         self._server.leaf = Leaf(place.parent, place.name, lambda: agent.incarnation, lambda: agent.running)
         return agent
+
+    def _lines(self, event: str) -> Callable[[str], None]:
+        """What logs lines under this name."""
+        return lambda line: self._record(LogEntry(event, line))
 
     def _on_refused(self, reason: str) -> None:
         self._failure = SwitchaggError(reason)
@@ -213,35 +254,15 @@ class SwitchDaemon:
             self._loop.counters()  # a native loop updates its link only then
         if slowness := self._slowness():
             self._slowness = str
-            self._log(slowness)
+            self._record(LogEntry("slow_link", slowness, "warning"))
 
     def _on_failure(self, error: BaseException) -> None:
         self._reason = f"the switch's data plane failed: {as_line(error)}"
         self._stopping.set()
 
     def _on_event(self, event: Event) -> None:
-        match event:
-            case JobAdmitted():
-                first, end = event.job.slots
-                who = ", ".join(map(str, event.members))
-                self._log(
-                    f"job {event.name!r} generation {event.job.generation} runs in slots {first}-{end - 1}: {who}"
-                )
-                if event.narrowed:
-                    self._log(f"job {event.name!r}: {event.narrowed}")
-            case JobEvicted():
-                self._log(f"job {event.name!r} generation {event.job.generation} has ended; its slots are free")
-            case JoinRefused():
-                self._log(f"refused {', '.join(map(str, event.members))}: {event.reason}")
-            case JobFailed():
-                self._log(f"job {event.name!r} generation {event.generation} failed: {event.reason}")
-            case JobReady():
-                switches = ", ".join(str(share.offer or "this switch") for share in event.admitted.shares)
-                self._log(f"job {event.admitted.name!r} is summed by {switches}")
-            case MemberLeft():
-                departure = event.departure
-                why = f": {departure.reason}" if departure.reason else ""
-                self._log(f"job {event.name!r}: {departure.member} left after {sum(departure.calls)} calls{why}")
+        for entry in entries_of(event):
+            self._record(entry)
 
 
 def _is_taken(error: BaseException | None) -> bool:
@@ -259,20 +280,28 @@ def _at_free_port(serve: Callable[[str], ControlServer], options: DaemonOptions)
     return serve(f"tcp://{parse_endpoint(options.bind_control)[0]}:0")
 
 
-def run_switch(options: DaemonOptions | None = None, *, ready_file: Path | None = None, quiet: bool = False) -> int:
+def run_switch(
+    options: DaemonOptions | None = None,
+    *,
+    ready_file: Path | None = None,
+    quiet: bool = False,
+    log: EventLog | None = None,
+) -> int:
     """Run a switch until SIGINT, SIGTERM or SIGHUP. SIGTERM lets its jobs leave first (C27), which a further signal
     ends; those that come later are ignored: the process is to end. It returns the exit status: 0, or 1 after one line
     on stderr.
 
     Prints "switchagg switch ready: control … data …" to stdout once both addresses are bound, tells systemd (READY=1),
-    and writes the same line to ready_file, if given; events go to stderr unless quiet, and first why no faster data
-    plane is used, if one was passed over.
+    and writes the same line to ready_file, if given; events go to stderr, as `log` writes them, unless quiet, and first
+    why no faster data plane is used, if one was passed over.
     """
-    log = _discard if quiet else _print_event
+    hold_standard_streams()
+    log = log or EventLog("switchagg switch")
+    record: Callable[[LogEntry], None] = (lambda entry: None) if quiet else log.write
     try:
-        daemon = SwitchDaemon(options, log=log)
+        daemon = SwitchDaemon(options, record=record)
     except SwitchaggError as error:
-        print(f"switchagg: {error}", file=sys.stderr)
+        log.failure(str(error))
         return 1
     with _signals() as stopped:
         daemon.start()
@@ -281,13 +310,10 @@ def run_switch(options: DaemonOptions | None = None, *, ready_file: Path | None 
             f"switchagg switch ready: control {daemon.control_endpoint} data {data} "
             f"({daemon.dataplane.name}, {daemon.options.slots} slots of {daemon.options.slot_elements} elements)"
         )
-        if daemon.dataplane.passed_over:
-            log(f"data plane {daemon.dataplane}")
-        if exposure := daemon.options.exposure:
-            log(exposure)
-        if (impairments := daemon.options.impairments) is not None:
-            log(f"impairments: {impairments}; seed {impairments.seed}")
-        print(line, flush=True)
+        for entry in _opening_entries(daemon):
+            record(entry)
+        print_line(line)
+        record(LogEntry("ready", line, machine_only=True))
         _notify(f"READY=1\nSTATUS={line}")
         try:
             if ready_file is not None:
@@ -297,15 +323,29 @@ def run_switch(options: DaemonOptions | None = None, *, ready_file: Path | None 
                     daemon.drain(f"the switch was stopped by {stopped[0]}")
                     _notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={STOP_S * 1e6:.0f}")
         except OSError as error:
-            print(f"switchagg: ready file {ready_file}: {error.strerror}", file=sys.stderr)
+            log.failure(f"ready file {ready_file}: {error.strerror}")
             daemon.stop(f"the switch could not write {ready_file}")
             return 1
-        daemon.stop(f"the switch was stopped by {stopped[-1]}" if stopped else "")
+        daemon.stop(reason := f"the switch was stopped by {stopped[-1]}" if stopped else "")
     if daemon.failure is not None:
         what = daemon.failure if isinstance(daemon.failure, SwitchaggError) else repr(daemon.failure)
-        print(f"switchagg: the switch failed: {what}", file=sys.stderr)
+        log.failure(f"the switch failed: {what}")
         return 1
+    record(LogEntry("stopped", reason or "the switch has stopped", reason=reason, machine_only=True))
     return 0
+
+
+def _opening_entries(daemon: SwitchDaemon) -> Iterator[LogEntry]:
+    """What the log of a daemon begins with."""
+    options = daemon.options
+    if daemon.dataplane.passed_over:
+        yield LogEntry("data_plane", f"data plane {daemon.dataplane}")
+    if options.exposure:
+        yield LogEntry("exposed", options.exposure, "warning")
+    if options.impairments is not None:
+        yield LogEntry("impairments", f"impairments: {options.impairments}; seed {options.impairments.seed}")
+    if daemon.metrics_url:
+        yield LogEntry("metrics", f"metrics at {daemon.metrics_url}")
 
 
 @contextlib.contextmanager
@@ -341,17 +381,3 @@ def _write_whole(path: Path, text: str) -> None:
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     partial.write_text(text)
     partial.replace(path)
-
-
-def _printable(line: str) -> str:
-    """Names, hosts and reasons come from other processes: line breaks and escape sequences are removed."""
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in line)
-
-
-def _print_event(line: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # the reader is gone, or it was closed: the switch continues
-        print(f"switchagg switch: {line}", file=sys.stderr, flush=True)
-
-
-def _discard(line: str) -> None:
-    pass

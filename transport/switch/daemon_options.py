@@ -14,6 +14,7 @@ from transport.links.addresses import parse_endpoint
 from transport.links.link_kind import LinkKind
 from transport.links.link_kinds import LINKS, links_with
 from transport.links.udp_link import SEGMENTS_HARD_MAX
+from transport.metrics.metrics_server import is_open
 from transport.rdma.places import PACKETS_DEFAULT
 from transport.switch.impairments import Impairments
 from transport.zeromq.keys import Keys
@@ -77,6 +78,10 @@ class DaemonOptions:
     any_control_port: bool = False
     """Whether to take a free port where the control port is taken."""
     any_data_port: bool = False
+    metrics: Address | None = None
+    """Where Prometheus finds metrics over HTTP; port 0 takes any. None: nowhere."""
+    metrics_names: bool = False
+    """Whether the names of jobs are among them: whoever reaches that address may read them then (C14)."""
 
     def __post_init__(self) -> None:
         parse_endpoint(self.bind_control, "control address")
@@ -164,6 +169,9 @@ class DaemonOptions:
                 f"whoever can send to {data}:{self.bind_data[1]} from a worker's address may forge packets: "
                 f"{self.tags_fault}"
             )
+        if self.metrics is not None and is_open(self.metrics[0]):
+            what = "counters and names of jobs" if self.metrics_names else "counters"
+            means.append(f"whoever reaches {self.metrics[0]}:{self.metrics[1]} reads {what}")
         return f"open to the network: {'; '.join(means)}" if means else ""
 
     @property

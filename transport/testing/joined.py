@@ -89,7 +89,7 @@ class JoinedSwitch(SwitchUnderTest):
             timeout_ns=round(JOIN_S * 1e9),
             **vars(JobTerms.of(job)),
         )
-        return ControlClient(self.control, join, lambda departed: None, self._on_end, lambda: None)
+        return ControlClient(self.control, join, lambda departed: None, self._on_end, dict)
 
     def _on_end(self, dead: list[control_messages.RankAddress], reason: str) -> None:
         self.log.append(f"the switch ended a job: {reason}")

@@ -33,6 +33,7 @@ from transport.group.method_name import MethodName, not_secret, parse
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.links.link_kinds import LINKS, links_with
 from transport.meshes.job_key import job_token, new_token
+from transport.metrics.worker_metrics import watched
 
 if TYPE_CHECKING:
     from transport.meshes.mesh_opening import BoundPlace
@@ -366,7 +367,7 @@ class Rendezvous:
             raise
         troubles = {rank: trouble for rank, trouble in enumerate(outcomes) if trouble != JOINED}
         if not troubles:
-            return session
+            return watched(session)
         if session is not None:
             session.close()
         first = min(troubles, key=lambda rank: (troubles[rank] == STOPPED, rank))

@@ -304,19 +304,20 @@ class SwitchSession:
         with self._membership.lock:
             self._calls.ledger.finish(place)
 
-    def _on_beat(self) -> None:
-        """Look after the loop; the control thread calls it."""
+    def _on_beat(self) -> dict[str, int]:
+        """Look after the loop, and give its counters; the control thread calls it."""
         loop, diagnosis, membership = self._loop, self._diagnosis, self._membership
         if loop is None or diagnosis is None:
-            return
+            return {}
         if loop.failure is not None:
             membership.fail(f"the worker loop ended: {loop.failure}")
-            return
+            return {}
         membership.check_departures()
-        diagnosis.watch(loop.counters)
+        diagnosis.watch(counters := loop.counters)
         if slowness := self._slowness():
             self._slowness = str  # reported once
             membership.warn(slowness)
+        return counters
 
 
 def _chosen_core(options: JoinOptions) -> str:

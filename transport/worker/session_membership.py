@@ -5,7 +5,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from switchagg.calls.member_calls import CallLedger
@@ -32,10 +32,10 @@ ANSWER_MARGIN_S = 5.0
 class SessionMembership:
     """One rank's. Any fault ends in one `failure`, which fails the loop and tells the switch.
 
-    on_beat: called by the control thread with every heartbeat.
+    on_beat: called by the control thread with every heartbeat; it gives this rank's counters.
     """
 
-    def __init__(self, switch: str, join: Join, options: JoinOptions, on_beat: Callable[[], None]) -> None:
+    def __init__(self, switch: str, join: Join, options: JoinOptions, on_beat: Callable[[], Mapping[str, int]]) -> None:
         self.job, self.rank, self.workers, self._switch = join.job, join.rank, join.workers, switch
         self.lock = threading.RLock()
         """It guards the ledger and the next three fields."""

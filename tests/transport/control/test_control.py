@@ -141,8 +141,9 @@ class RecordedMember:
         self.ends.append((dead, reason))
         self.ended.set()
 
-    def on_beat(self) -> None:
+    def on_beat(self) -> dict[str, int]:
         self.beats += 1
+        return {"retransmitted": 7, "results": 90, "timeouts": 0, "of_my_own": 1}
 
     def admitted(self) -> control_messages.Admitted:
         return self.client.admitted.result(SOON_S)
@@ -407,8 +408,12 @@ def test_status_has_slots_counters_and_members(switch: Switch) -> None:
     switch.host.views = {(0, 1): SlotView(8, (0, 1)), (3, 0): SlotView(3, (1,))}
     with clients(RecordedMember(switch.endpoint, 0), RecordedMember(switch.endpoint, 1)) as (zero, one):
         zero.admitted(), one.admitted()
+        until(lambda: zero.beats > 3 and one.beats > 3)
         answer = zero.client.query("train").result(SOON_S)
         (job,) = answer.jobs
+        assert [member.counters for member in job.activity] == 2 * [{"retransmitted": 7, "results": 90}]
+        assert all(member.silent_ns < answer.up_ns <= answer.clock_ns for member in job.activity)
+        assert switch.server.overview(SOON_S).clock_ns > answer.clock_ns
         assert [(s.slot, s.version, s.chunk, s.ranks) for s in job.slots] == [(3, 0, 3, [1]), (0, 1, 8, [0, 1])]
         assert answer.free_slots == 56
         assert answer.data_counters == {"absorbed": 7}
@@ -476,6 +481,7 @@ def test_c15_a_join_that_gives_another_hosts_address_is_refused(switch: Switch) 
     assert (
         "rank 0 at 127.0.0.9:4000 gives a data address that its join does not come from (127.0.0.1)" in refused.reason
     )
+    assert query_status(switch.endpoint).control_counters["refused_address"] == 1
     with clients(RecordedMember(switch.endpoint, 0, 1, host="127.0.0.9")) as (own,):
         assert own.admitted().members == [control_messages.RankAddress(0, "127.0.0.9", 4000)]
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
@@ -338,19 +339,25 @@ def listens(process: subprocess.Popen[str], address: tuple[str, int]) -> None:
 
 def test_the_server_command_ends_when_its_job_is_done() -> None:
     job = Job(2, 1)
-    with start_server(job) as process:
-        totals = all_at_once(
-            [
-                lambda rank=rank: job.work(rank, lambda _, group: group.allreduce(np.ones(5)).result(JOIN_S)[0])  # type: ignore[misc]
-                for rank in range(2)
-            ]
-        )
+
+    def work(_: int, group: Any) -> float:
+        total: float = group.allreduce(np.ones(5)).result(JOIN_S)[0]
+        metrics.append(urllib.request.urlopen(url, timeout=JOIN_S).read().decode())
+        return total
+
+    metrics: list[str] = []
+    with start_server(job, "--metrics", "0") as process:
+        assert process.stdout is not None
+        head = [process.stdout.readline() for _ in range(2)]
+        url = head[1].removeprefix("switchagg server metrics: ").strip()
+        totals = all_at_once([lambda rank=rank: job.work(rank, work) for rank in range(2)])  # type: ignore[misc]
         out, err = process.communicate(timeout=JOIN_S)
     assert totals == [2.0, 2.0]
     assert process.returncode == 0, err
-    assert out.splitlines()[0].startswith("switchagg server waiting: tcp 127.0.0.1:")
-    assert out.splitlines()[1].startswith("switchagg server ready: server 0 at 127.0.0.1:")
-    assert out.splitlines()[2] == "switchagg server done: mode bsp, 2 slices pushed, 0.0 MB in, 0.0 MB out"
+    assert head[0].startswith("switchagg server waiting: tcp 127.0.0.1:")
+    assert 'switchagg_server_events_total{event="pushes",server="0"} 2.0' in metrics[0]
+    assert out.splitlines()[0].startswith("switchagg server ready: server 0 at 127.0.0.1:")
+    assert out.splitlines()[1] == "switchagg server done: mode bsp, 2 slices pushed, 0.0 MB in, 0.0 MB out"
 
 
 def test_only_workers_with_keys_can_connect(tmp_path: Path) -> None:

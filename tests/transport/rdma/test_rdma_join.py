@@ -44,7 +44,7 @@ def request(rank: int, queue_pair: QueuePairEnd | None, elements: int = 251, hos
 
 
 def answer_to(switch: str, join: Join) -> control_messages.Admitted:
-    client = ControlClient(switch, join, lambda gone: None, lambda dead, reason: None, lambda: None)
+    client = ControlClient(switch, join, lambda gone: None, lambda dead, reason: None, dict)
     client.start()
     try:
         return client.admitted.result(20)

@@ -20,9 +20,9 @@ from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.native import library
 from transport.control.control_client import ControlClient, query_status
 from transport.links.udp_link import UdpLink
-from transport.switch import daemon as daemon_module
 from transport.switch.daemon import SwitchDaemon, run_switch
 from transport.switch.daemon_options import DaemonOptions
+from transport.switch.event_log import EventLog
 from transport.switch.impairments import parse_impairments
 from transport.worker import path_diagnosis
 from transport.worker.join_options import JoinOptions, retry_limit_for
@@ -537,7 +537,7 @@ def test_a_closed_log_does_not_end_the_switch(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(sys, "stderr", Broken())
     wish = DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=64)
-    with SwitchDaemon(wish, log=daemon_module._print_event) as running:
+    with SwitchDaemon(wish, record=EventLog("switchagg switch").write) as running:
         (session,) = join_all(running, "alone", 1)
         assert session.allreduce(np.ones(3, np.int32)).result(SOON_S).tolist() == [1, 1, 1]
         close_all([session])
