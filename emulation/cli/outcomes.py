@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -63,7 +64,8 @@ def outcomes(how_to_go_on: str = "") -> Iterator[None]:
         stop(f"interrupted; everything it had started is stopped{more}", EXIT_INTERRUPTED)
     except OSError as error:  # a full disk, a file that is in the way
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        stop(f"{what}; nothing it had started is left", EXIT_FAILED)
+        remedy = "make room there, or take another folder; " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        stop(f"{what}; {remedy}nothing it had started is left", EXIT_FAILED)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in SWITCHAGG_PACKAGES:

@@ -19,6 +19,7 @@ from emulation.report.svg import paint
 from emulation.results.results import differing, unequal_ranks
 from emulation.results.speedups import DISTURBED, INVALID, VALID
 from emulation.results.timeline import Span
+from emulation.results.whole_file import write_text
 from emulation.scenario.scenario import Scenario, canonical
 from transport.group.method_name import MethodName
 
@@ -39,7 +40,7 @@ def write_report(
     drawn = comparison_figures.draw_all(built, timelines or {})
     figure_kit.write(drawn, folder)
     path = folder / "report.html"
-    path.write_text(render(built, host, drawn), encoding="utf-8")
+    write_text(path, render(built, host, drawn))
     return path
 
 

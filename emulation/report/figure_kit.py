@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from emulation.report.svg import GRID, INK, PAPER
+from emulation.results.whole_file import whole_file
 
 LINESTYLES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 
@@ -42,7 +43,8 @@ def write(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.png" for name in figures]
     for path, figure in zip(paths, figures.values(), strict=True):
-        figure.savefig(path, format="png", dpi=150, metadata={"Software": None})
+        with whole_file(path) as partial:
+            figure.savefig(partial, format="png", dpi=150, metadata={"Software": None})
     return paths
 
 

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from emulation.report.svg import inline_svg
+from emulation.results.whole_file import write_text
 from emulation.scenario.errors import RunFailed
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -74,4 +75,4 @@ def insert_results(page: Path, command: str, text: str) -> None:
     _, ends, after = rest.partition(end)
     if not begins or not ends:
         raise RunFailed(f"{page}: has no place for the results: lines '{begin}' and '{end}'")
-    page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}", encoding="utf-8")
+    write_text(page, f"{before}{begin}\n\n{text}\n{end}{after}")

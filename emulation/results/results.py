@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ import numpy as np
 
 from emulation.results.speedups import TIMES, comparison, ratio, verdict, worst
 from emulation.results.timeline import Span
+from emulation.results.whole_file import write_text
 from emulation.scenario.bounds import bound, bound_together, elements_of, wire_bytes_per_server
 from emulation.scenario.compute import ComputeTimes
 from emulation.scenario.errors import RunFailed
@@ -361,9 +361,7 @@ def pace_ns(scenario: Scenario) -> int | None:
 def write_json(path: Path, value: Any) -> None:
     """Writes sorted keys, floats by repr, one newline at the end: same value, same bytes. Replaces the file at once."""
     text = json.dumps(plain(value), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    write_text(path, text)
 
 
 def plain(value: Any) -> Any:

@@ -7,13 +7,13 @@ one: more would make files of hundreds of megabytes without new information.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from emulation.results.whole_file import write_text
 from transport.group.method_name import MethodName
 
 KEPT_ITERATIONS = 4
@@ -109,9 +109,7 @@ def chrome_trace(timelines: Mapping[MethodName, Sequence[Span]]) -> dict[str, An
 
 def write_trace(path: Path, timelines: Mapping[MethodName, Sequence[Span]]) -> None:
     """Writes the Chrome trace; replaces the file at once."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(chrome_trace(timelines), separators=(",", ":")) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+    write_text(path, json.dumps(chrome_trace(timelines), separators=(",", ":")) + "\n")
 
 
 def of_one_iteration(spans: Iterable[Span], iteration: int, rank: int = 0) -> list[Span]:

@@ -379,5 +379,8 @@ def _notify(state: str) -> None:
 def _write_whole(path: Path, text: str) -> None:
     """Write a file that no reader ever sees half written."""
     partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_text(text)
-    partial.replace(path)
+    try:
+        partial.write_text(text)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 import typer
 
 from emulation.cli.outcomes import outcomes
+from emulation.results.whole_file import whole_file
 
 
 def goal(
@@ -69,11 +69,6 @@ def goal(
             for line in lines:
                 typer.echo(line)
             return
-        partial = out.with_name(f"{out.name}.partial")
-        try:
-            with partial.open("w", encoding="utf-8") as file:
-                file.writelines(f"{line}\n" for line in lines)
-            os.replace(partial, out)
-        finally:
-            partial.unlink(missing_ok=True)
+        with whole_file(out) as partial, partial.open("w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
         typer.echo(f"{out}: {workload.ranks} ranks", err=True)

@@ -12,6 +12,7 @@ from typing import IO, Annotated
 import typer
 
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, stop
+from emulation.results.whole_file import write_text
 
 END_S = 30
 """How long ranks may take to end once they are told to."""
@@ -104,7 +105,5 @@ def _write_profiles(traces: list[Path], stem: Path) -> list[str]:
         return [*lines, f"not data parallel: the traces are the profile; next: switchagg whatif {stem}.rank*.json.gz"]
     model = model_profile(recordings, stem.name)
     path = stem.with_suffix(".toml")
-    temporary = path.with_name(f".{os.getpid()}.{path.name}")
-    temporary.write_text(model.toml(), encoding="utf-8")
-    os.replace(temporary, path)
+    write_text(path, model.toml())
     return [*lines, f"profile: {path}, {len(model.layers)} layers; next: switchagg whatif {path}"]

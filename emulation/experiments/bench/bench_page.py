@@ -16,6 +16,7 @@ from emulation.experiments.bench.bench_figures import FIGURES, BenchFigure
 from emulation.experiments.bench.document import failures
 from emulation.report import page_kit
 from emulation.report.page_kit import Section, part, text
+from emulation.results.whole_file import write_text
 
 
 def write_page(
@@ -68,4 +69,4 @@ def write_page(
         Section("Numbers", [text(defined, "soft"), *numbers]),
         Section("Machine, and its load during the run", [part("facts", facts)]),
     ]
-    path.write_text(page_kit.render("benchmark", header, sections), encoding="utf-8")
+    write_text(path, page_kit.render("benchmark", header, sections))

@@ -25,6 +25,7 @@ from emulation.report import figure_kit, page_kit, wording
 from emulation.report.table_kit import markdown
 from emulation.results.results import write_json
 from emulation.results.speedups import ratio
+from emulation.results.whole_file import write_text
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import Scenario
 from emulation.scenario.scenario_tables import Methods
@@ -204,7 +205,7 @@ def write(built: dict[str, Any], out: Path, docs: Path | None) -> list[Path]:
     write_json(paths[0], built)
     figure_kit.write(figure_kit.draw({"fidelity": lambda: figure(built)}), out)
     text = "\n".join([*lines(built), "", *table(built)]) + "\n"
-    paths[2].write_text(text, encoding="utf-8")
+    write_text(paths[2], text)
     if docs is not None:
         guide = docs / "fidelity.md"
         image = "![Measured against predicted time, and the differences by method](fidelity.png)"

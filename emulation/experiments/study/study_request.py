@@ -11,6 +11,7 @@ from emulation.experiments.study import costs, study_plan, summary
 from emulation.experiments.study.study_plan import StudyCell
 from emulation.report import figure_kit
 from emulation.results.results import write_json
+from emulation.results.whole_file import write_text
 from emulation.scenario.errors import RunFailed
 
 STUDY = "study.json"
@@ -98,6 +99,6 @@ def write_reports(out: Path, store: CellStore, log: Log, *, quick: bool = False)
     write_json(out / STUDY, document)
     figures = study_figures.draw_all(document)
     paths = [out / STUDY, *figure_kit.write(figures, out), out / "tables.md", out / "study.html"]
-    paths[-2].write_text("\n".join(study_page.tables(document)) + "\n", encoding="utf-8")
-    paths[-1].write_text(study_page.page(document, figures), encoding="utf-8")
+    write_text(paths[-2], "\n".join(study_page.tables(document)) + "\n")
+    write_text(paths[-1], study_page.page(document, figures))
     return [*study_page.lines(document), *map(str, paths)]

@@ -23,6 +23,7 @@ from emulation.report.page_kit import figure as figure_part
 from emulation.report.svg import WIDTH, tips
 from emulation.results.results import write_json
 from emulation.results.speedups import VALID, ratio, resolved
+from emulation.results.whole_file import write_text
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import Scenario
 from emulation.scenario.sweep_axes import SEED, Point, Value
@@ -82,7 +83,7 @@ def write(document: dict[str, Any], folder: Path) -> Path:
         drawn = figure_kit.draw({"sweep": lambda: figure(document)})
         figure_kit.write(drawn, folder)
         page = folder / "sweep.html"
-        page.write_text(_render(document, drawn), encoding="utf-8")
+        write_text(page, _render(document, drawn))
     except OSError as error:
         raise RunFailed(f"{folder}: cannot be written ({error.strerror}); choose another folder with --out") from error
     return page

@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from emulation.results.whole_file import whole_file
+
 Row = dict[str, Any]
 
 CSV, PARQUET = "results.csv", "results.parquet"
@@ -44,7 +46,7 @@ def write(rows: Sequence[Row], folder: Path) -> tuple[list[Path], str]:
     """The files, and what is missing for the other one; "" if nothing. Columns: those of all rows. Raises OSError."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     paths = [folder / CSV]
-    with paths[0].open("w", encoding="utf-8", newline="") as file:
+    with whole_file(paths[0]) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -55,7 +57,8 @@ def write(rows: Sequence[Row], folder: Path) -> tuple[list[Path], str]:
         (folder / PARQUET).unlink(missing_ok=True)  # of an earlier run
         return paths, f"no {PARQUET}: it needs pip install 'switchagg[parquet]'"
     columns = {name: _alike([row.get(name) for row in rows]) for name in names}
-    parquet.write_table(arrow.table(columns), folder / PARQUET)
+    with whole_file(folder / PARQUET) as partial:
+        parquet.write_table(arrow.table(columns), partial)
     return [*paths, folder / PARQUET], ""
 
 

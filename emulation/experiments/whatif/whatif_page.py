@@ -19,6 +19,7 @@ from emulation.report.svg import INK, WIDTH, inline_svg, tip
 from emulation.report.table_kit import columns
 from emulation.report.wording import bytes_text, name_of, time_text
 from emulation.results.results import write_json
+from emulation.results.whole_file import write_text
 from emulation.testbed.certificate.fidelity import rate_text
 from transport.group.method_name import parse
 
@@ -41,7 +42,7 @@ def write(document: dict[str, Any], folder: Path) -> Path:
     figures = figure_kit.draw({"whatif": lambda: figure(document)})
     figure_kit.write(figures, folder)
     svg = inline_svg(figures["whatif"], "whatif", CAPTION)
-    (folder / "whatif.svg").write_text(svg, encoding="utf-8")
+    write_text(folder / "whatif.svg", svg)
     held_up = (
         "Held up by: what an iteration would gain most without. compute: ranks hardly wait; link: bytes at the line's "
         "rate; latency: round trips and what calls cost hosts; slots: the switch's window."
@@ -65,7 +66,7 @@ def write(document: dict[str, Any], folder: Path) -> Path:
         ],
     )
     path = folder / "whatif.html"
-    path.write_text(text, encoding="utf-8")
+    write_text(path, text)
     return path
 
 

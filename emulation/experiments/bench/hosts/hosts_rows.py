@@ -12,6 +12,7 @@ from typing import Any
 
 from emulation.experiments.bench import bandwidths
 from emulation.experiments.bench.hosts.hosts_plan import AVERAGES, BASELINE, HostsPlan
+from emulation.results.whole_file import whole_file
 from emulation.scenario.bounds import NetworkParameters, coded_share, loads, payload_share
 from emulation.testbed.certificate.fidelity import rate_text
 from switchagg.description import COMBINING, KINDS
@@ -255,7 +256,7 @@ CSV_COLUMNS = (
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """A line for each row; what wasn't measured is empty. Raises OSError."""
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with whole_file(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(CSV_COLUMNS)
         for row_values in rows:
