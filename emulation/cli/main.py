@@ -30,6 +30,7 @@ from emulation.cli.link_help import LinkCommand
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, outcomes, renamed_option, stop
 from emulation.cli.p4_commands import add_p4
 from emulation.cli.report_options import LOG_FORMAT, LOG_LEVEL, METRICS, METRICS_NAMES, event_log, metrics_option
+from emulation.cli.runs.chaos_command import chaos
 from emulation.cli.runs.goal import goal
 from emulation.cli.runs.profile import profile
 from emulation.cli.runs.reproduce_command import reproduce
@@ -63,6 +64,7 @@ app.command()(reproduce)
 app.command()(whatif)
 app.command()(goal)
 app.command()(top)
+app.command()(chaos)
 app.command()(init)
 app.command()(examples)
 app.command(cls=ReferenceCommand)(scenario)
@@ -100,6 +102,8 @@ def _describe(
     `switchagg reproduce` : papers' numbers beside ours
 
     `switchagg whatif TRACE` : what a switch would gain your own run
+
+    `switchagg chaos` : kill workers and switches, cut links, and see what training makes of it
     """
 
 

@@ -44,11 +44,7 @@ def within(pid: int, act: Callable[[], Result]) -> Result:
 
     def enter() -> None:
         try:
-            namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                _setns(namespace, _CLONE_NEWNET)
-            finally:
-                os.close(namespace)
+            enter_network(pid)
             results.append(act())
         except BaseException as error:
             raised.append(error)
@@ -59,6 +55,15 @@ def within(pid: int, act: Callable[[], Result]) -> Result:
     if raised:
         raise raised[0]
     return results[0]
+
+
+def enter_network(pid: int) -> None:
+    """Moves this thread, and those that it starts from now on, to the network namespace of `pid`. Raises OSError."""
+    namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _setns(namespace, _CLONE_NEWNET)
+    finally:
+        os.close(namespace)
 
 
 def command_in(pid: int, command: Sequence[str]) -> list[str]:

@@ -77,6 +77,8 @@ HOMES: dict[str, tuple[str, ...]] = {
         "emulation/experiments/bench/allreduce/gloo.py",
         "emulation/experiments/bench/hosts/hosts_rank.py",
         "emulation/experiments/study/method_training.py",
+        "emulation/experiments/chaos/chaos_rank.py",
+        "emulation/experiments/chaos/known_sums.py",
         "tools/bench/sharding_rank.py",  # the baseline is Gloo itself
     ),
     "zmq": (

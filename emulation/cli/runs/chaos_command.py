@@ -1,0 +1,82 @@
+"""`switchagg chaos`: real training that faults drawn from a seed meet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, stop
+
+
+def chaos(
+    seconds: Annotated[float, typer.Option(min=1, max=1e6, help="How long events happen")] = 600.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the events: the same seed and options give the same ones")] = 0,
+    workers: Annotated[int, typer.Option(help="Ranks")] = 4,
+    method: Annotated[str, typer.Option(help="Of summing: switch, switch@zeromq, ring, …")] = "switch",
+    on: Annotated[
+        str,
+        typer.Option(metavar="namespaces|loopback", help="Hosts with links that can be cut; processes of this host"),
+    ] = "namespaces",
+    events: Annotated[int, typer.Option(min=0, help="End after so many; 0: after --seconds")] = 0,
+    kinds: Annotated[
+        str, typer.Option(metavar="NAMES", help="Like worker-kill,link-cut  [default: all; --list names them]")
+    ] = "",
+    lease: Annotated[float, typer.Option(min=1, max=3600, help="Of the switches")] = 1.0,
+    steps: Annotated[
+        int, typer.Option(min=10, max=100_000, help="Of the undisturbed run; then training begins anew")
+    ] = 60,
+    gap: Annotated[float, typer.Option(min=0.1, max=3600, help="Mean seconds from a recovery to the next event")] = 2.0,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="All of it for programs")] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="chaos.txt, chaos.json, and the logs of ranks that went wrong")
+    ] = None,
+    list_kinds: Annotated[
+        bool, typer.Option("--list", help="The kinds of faults and what is expected of each")
+    ] = False,
+    schedule: Annotated[int, typer.Option(min=0, help="Show the first so many events, and do nothing")] = 0,
+) -> None:
+    """Train, while workers and switches are killed, stopped and restarted, links cut, and bad packets sent.
+
+    Real ranks train with DistributedDataParallel through a real switch daemon, and sum known integers beside. Sums,
+    parameters after each step, the bound of every wait, and what is left at the end, are checked.
+
+    **Examples**
+
+    `sudo $(which switchagg) chaos --seconds 60 --seed 7`
+
+    `switchagg chaos --on loopback --kinds worker-kill,switch-kill --events 20`
+
+    `switchagg chaos --seed 7 --schedule 20` : what would happen
+
+    **Exit code**: 0 if no sum was wrong, nothing hung, all came as expected and nothing is left; else 1.
+    """
+    with outcomes():
+        from emulation.experiments.chaos import chaos_page as page
+        from emulation.experiments.chaos.chaos_options import NAMESPACES, ChaosOptions
+        from emulation.experiments.chaos.event_schedule import first_events, kinds_of
+        from emulation.scenario.errors import RunFailed
+
+        names = tuple(name.strip() for name in kinds.split(",") if name.strip())
+        try:
+            options = ChaosOptions(seed, seconds, workers, method, on, events, names, lease, steps, gap)
+            possible = kinds_of(options)
+        except RunFailed as error:
+            stop(str(error), EXIT_USAGE)
+        if list_kinds:
+            typer.echo("\n".join(page.kind_lines(options, possible)))
+            return
+        if schedule:
+            typer.echo("\n".join(page.schedule_lines(first_events(options, schedule))))
+            return
+        from emulation.experiments.chaos.chaos_run import ChaosRun
+
+        if on == NAMESPACES:
+            from emulation.testbed.netns import run_in_user_namespace
+
+            run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
+        result = ChaosRun(options, lambda line: typer.echo(line, err=True), report).run()
+        typer.echo("\n".join(page.result_lines(result)))
+        page.write(result, json_file, report)
+    raise typer.Exit(EXIT_FAILED if result.faults else 0)

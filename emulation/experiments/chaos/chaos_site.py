@@ -1,0 +1,260 @@
+"""The processes and links of a chaos run: store, switches, ranks, each in its place; what faults act on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, cast
+
+import msgspec
+
+from emulation.experiments.chaos.bad_packets import BadPackets
+from emulation.experiments.chaos.chaos_children import ChaosSwitchPlace
+from emulation.experiments.chaos.chaos_network import (
+    HUB,
+    STRANGER,
+    ChaosNetwork,
+    LoopbackNetwork,
+    rank_node,
+    require_namespaces,
+    switch_node,
+)
+from emulation.experiments.chaos.chaos_options import NAMESPACES, ChaosOptions
+from emulation.experiments.chaos.fault_kinds.fault_kind import SWITCH, ChaosEvent
+from emulation.experiments.chaos.leftovers import Leftovers
+from emulation.experiments.chaos.rank_reports import ChaosRankPlace, RankReport
+from emulation.scenario.errors import RunFailed
+from emulation.testbed.children import Child
+from emulation.testbed.netns import wait_readable
+from emulation.testbed.nursery import Nursery, NurseryProcess
+
+ROOM = "emulation.experiments.chaos"
+START_S = 60.0
+END_S = 10.0
+GROUP_TIMEOUT_S = 30.0
+DRAIN_LEASES = 2.0
+"""How long a switch that is asked to end waits for jobs to leave it."""
+
+
+class ChaosSite:
+    """A context manager, whose end removes all that it has made. folder: of checkpoints and logs, which goes, too."""
+
+    def __init__(self, options: ChaosOptions) -> None:
+        self.options = options
+        self.ranks: list[Child[RankReport]] = []
+        self.leftovers = Leftovers()
+        self._switches: dict[int, NurseryProcess] = {}
+        self._restarting: set[int] = set()
+        self._packets: list[BadPackets] = []
+        self.bad_packets = 0
+        self._ending = ExitStack()
+
+    def __enter__(self) -> ChaosSite:
+        try:
+            self._set_up()
+        except BaseException:
+            self._ending.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.close()
+
+    def _set_up(self) -> None:
+        options, ending = self.options, self._ending
+        nodes = [rank_node(rank) for rank in range(options.workers)]
+        self.switch_nodes = [switch_node(number) for number in range(options.switches)]
+        if options.place == NAMESPACES:
+            require_namespaces()
+        os.environ[self.leftovers.variable] = self.leftovers.token
+        ending.callback(os.environ.pop, self.leftovers.variable)
+        self.folder = self.leftovers.folder = Path(tempfile.mkdtemp(prefix="switchagg-chaos-"))
+        ending.callback(shutil.rmtree, self.folder)
+        self.nursery = ending.enter_context(Nursery([f"{ROOM}.chaos_rank:prepare", f"{ROOM}.chaos_children"]))
+        self.network: ChaosNetwork | LoopbackNetwork
+        if options.place == NAMESPACES:
+            self.network = ending.enter_context(ChaosNetwork([*nodes, *self.switch_nodes, STRANGER]))
+        else:
+            self.network = LoopbackNetwork()
+        self.leftovers.namespaces = dict(self.network.namespaces)
+        self.leftovers.links = set(self.network.links)
+        self.places = [self._switch_place(name) for name in self.switch_nodes]
+        self._start_store()
+        for number in range(options.switches):
+            self.start_switch(number)
+        ending.callback(self.stop_packets)
+
+    def _switch_place(self, name: str) -> ChaosSwitchPlace:
+        address = self.network.address(name)
+        ports = (5555, 5556) if self.options.place == NAMESPACES else (_free_port(), _free_port())
+        return ChaosSwitchPlace(
+            f"tcp://{address}:{ports[0]}",
+            (address, ports[1]),
+            self.options.lease_s,
+            DRAIN_LEASES * self.options.lease_s,
+        )
+
+    def log(self, name: str) -> IO[bytes]:
+        """Where a process writes its stderr."""
+        return (self.folder / f"{name}.log").open("ab")
+
+    def _start_store(self) -> None:
+        address = self.network.address(HUB)
+        with self.log("store") as log:
+            entry = f"{ROOM}.chaos_rank:serve_store"
+            process = self.nursery.start(entry, address, {}, log, self.network.pid(HUB))
+        self.store = (address, int(self._first_line(process, "store")))
+
+    def _first_line(self, process: NurseryProcess, name: str) -> str:
+        if wait_readable(process.stdout.fileno(), START_S) and (line := process.stdout.readline()):
+            return line.decode()
+        text = (self.folder / f"{name}.log").read_text(errors="replace").strip()
+        raise RunFailed(f"the {name} didn't start: {text.splitlines()[-1] if text else 'it wrote nothing'}")
+
+    # ---- the job
+
+    def start_ranks(self, start: int, first: int, last: int, lap: int) -> None:
+        """The processes of all ranks."""
+        options = self.options
+        environment = {"SWITCHAGG_METHOD": options.method, "MASTER_ADDR": self.store[0], "TMPDIR": str(self.folder)}
+        if self.places:
+            environment["SWITCHAGG_SWITCH"] = self.places[0].control
+        self.ranks = []
+        for rank in range(options.workers):
+            place = ChaosRankPlace(
+                rank,
+                options.workers,
+                self.store,
+                start,
+                first,
+                last,
+                lap,
+                str(self.folder),
+                options.seed,
+                GROUP_TIMEOUT_S,
+            )
+            log = self.log(f"start{start}-rank{rank}")
+            process = self.nursery.start(
+                f"{ROOM}.chaos_rank:run_rank",
+                msgspec.json.encode(place).decode(),
+                environment,
+                log,
+                self.network.pid(rank_node(rank)),
+            )
+            self.ranks.append(Child(f"rank {rank}", cast(Any, process), RankReport, log))
+
+    def ask_to_stop(self) -> None:
+        """All ranks end after a step that rank 0 begins later."""
+        assert self.ranks[0].process.stdin is not None
+        self.ranks[0].process.stdin.close()
+
+    def end_ranks(self) -> None:
+        """Kills those that are left."""
+        for child in self.ranks:
+            cast(NurseryProcess, child.process).close()
+            child.log.close()
+        self.ranks = []
+
+    def keep_logs(self, start: int, folder: Path) -> None:
+        """Copies what the ranks of this start, and the switches, have written."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in (*self.folder.glob(f"start{start}-*.log"), *self.folder.glob("switch*.log")):
+            shutil.copy(path, folder)
+
+    def drop_logs(self, start: int) -> None:
+        for path in self.folder.glob(f"start{start}-*.log"):
+            path.unlink()
+
+    def end_switches(self) -> list[str]:
+        """Asks all switches to end; what was wrong with how they did."""
+        faults = []
+        for number, process in sorted(self._switches.items()):
+            process.send_signal(signal.SIGTERM)
+            try:
+                if status := process.wait(END_S):
+                    faults.append(f"switch {number} ended with status {status}")
+            except subprocess.TimeoutExpired:
+                faults.append(f"switch {number} did not end within {END_S:g} s of SIGTERM")
+            process.close()
+        self._switches.clear()
+        return faults
+
+    # ---- what faults do
+
+    def signal_rank(self, rank: int, number: int) -> None:
+        cast(NurseryProcess, self.ranks[rank].process).send_signal(signal.Signals(number))
+
+    def signal_switch(self, switch: int, number: int) -> None:
+        if process := self._switches.get(switch):
+            process.send_signal(signal.Signals(number))
+
+    def start_switch(self, switch: int) -> None:
+        process = self._switches.get(switch)
+        if process is not None:
+            if process.poll() is None:
+                return
+            process.close()
+        with self.log(f"switch{switch}") as log:
+            words = msgspec.json.encode(self.places[switch]).decode()
+            inside = self.network.pid(self.switch_nodes[switch])
+            process = self.nursery.start(f"{ROOM}.chaos_children:run_switch_child", words, {}, log, inside)
+        self._switches[switch] = process
+        self._first_line(process, f"switch{switch}")
+
+    def restart_switch(self, switch: int) -> None:
+        self.signal_switch(switch, signal.SIGTERM)
+        self._restarting.add(switch)
+
+    def start_ended_switches(self) -> bool:
+        """Those that shall be restarted and have ended by now. Whether some have not."""
+        for switch in sorted(self._restarting):
+            if self._switches[switch].poll() is not None:
+                self.start_switch(switch)
+                self._restarting.remove(switch)
+        return bool(self._restarting)
+
+    def cut(self, target: str, end: str) -> None:
+        assert isinstance(self.network, ChaosNetwork)
+        self.network.cut(node_of(target), end)
+
+    def restore(self, target: str) -> None:
+        self.network.restore(node_of(target))
+
+    def send_packets(self, event: ChaosEvent) -> None:
+        assert isinstance(self.network, ChaosNetwork)
+        self._packets.append(BadPackets(self.network, self.switch_nodes, self.places[0].data[1], event))
+
+    def stop_packets(self) -> None:
+        while self._packets:
+            packets = self._packets.pop()
+            packets.close()
+            self.bad_packets += packets.packets_sent
+
+    def pids(self) -> list[int]:
+        """All processes that the job waits for."""
+        switches = [process.pid for process in self._switches.values()]
+        return [self.nursery.pid, *switches, *(child.process.pid for child in self.ranks)]
+
+    def ask_where(self, rank: int) -> None:
+        """A rank writes to its log where each of its threads is."""
+        with contextlib.suppress(ProcessLookupError):
+            self.signal_rank(rank, signal.SIGCONT)
+            self.signal_rank(rank, signal.SIGUSR1)
+
+
+def node_of(target: str) -> str:
+    kind, number = target.split()
+    return switch_node(int(number)) if kind == SWITCH else rank_node(int(number))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,119 @@
+"""The contract of a kind of fault: whom it hits, what it does, how that is undone, what the job shall make of it."""
+
+from __future__ import annotations
+
+import random
+import re
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple, Protocol
+
+from emulation.experiments.chaos.chaos_options import NAMESPACES, ChaosOptions, Promise
+
+WORKER, SWITCH = "rank", "switch"
+
+
+class ChaosEvent(NamedTuple):
+    """An event of the schedule. gap_s: after the recovery from the one before, or if it is a `second`, after the first.
+
+    target: "rank 2", "switch 0", "" for the network. duration_s: until it is undone; 0: at once, or never. detail:
+    whatever else the kind has drawn. seed: of the kind's own random numbers.
+    """
+
+    number: int
+    gap_s: float
+    kind: str
+    target: str
+    duration_s: float
+    detail: str
+    seed: int
+    second: bool = False
+
+    @property
+    def place(self) -> int:
+        """The number of the rank or switch that it hits."""
+        return int(self.target.split()[1])
+
+    def __str__(self) -> str:
+        length = f" for {self.duration_s:.2f} s" if self.duration_s else ""
+        return " ".join(filter(None, (self.kind, self.target, self.detail))) + length
+
+
+class Casualties(Protocol):
+    """What faults act on: the processes and links of a run."""
+
+    def signal_rank(self, rank: int, number: int) -> None:
+        """Nothing happens to a rank that has ended."""
+
+    def signal_switch(self, switch: int, number: int) -> None: ...
+
+    def start_switch(self, switch: int) -> None:
+        """At its old addresses. Nothing happens if it lives."""
+
+    def restart_switch(self, switch: int) -> None:
+        """Asks it to end (SIGTERM); once it has, another begins at its addresses."""
+
+    def cut(self, target: str, end: str) -> None:
+        """Takes the link of "rank 2" or "switch 0" down."""
+
+    def restore(self, target: str) -> None: ...
+
+    def send_packets(self, event: ChaosEvent) -> None:
+        """Begins to send bad packets of the event's kind."""
+
+    def stop_packets(self) -> None: ...
+
+
+class FaultKind(ABC):
+    """A kind of fault. To add one: a subclass in a file of its own, and a line in FAULT_KINDS."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    expected: ClassVar[Promise]
+    needs_switch: ClassVar[bool] = False
+    needs_network: ClassVar[bool] = False
+    weight: ClassVar[int] = 1
+    """How often it comes, beside the others."""
+    leases: ClassVar[tuple[float, float]] = (0.0, 0.0)
+    """Least and longest duration, in leases of the switch."""
+
+    def applies(self, options: ChaosOptions) -> bool:
+        """Whether a run with these options has it."""
+        return (options.switches > 0 or not self.needs_switch) and (
+            options.place == NAMESPACES or not self.needs_network
+        )
+
+    def draw(self, chance: random.Random, options: ChaosOptions) -> tuple[str, str]:
+        """Target and detail. By default a rank."""
+        return f"{WORKER} {pick(chance, options.workers)}", ""
+
+    @abstractmethod
+    def begin(self, casualties: Casualties, event: ChaosEvent) -> None: ...
+
+    def undo(self, casualties: Casualties, event: ChaosEvent) -> None:  # noqa: B027  # some need none
+        """What happens duration_s later."""
+
+    def names(self, event: ChaosEvent, rank: int) -> str:
+        """A regular expression that the error of this rank has somewhere, of an event that ends the job."""
+        return rank_words(event.place) if event.target.startswith(WORKER) else switch_words()
+
+
+def pick(chance: random.Random, count: int) -> int:
+    """One of 0 … count-1; of Random's methods only `random` gives the same in all versions of Python."""
+    return int(chance.random() * count)
+
+
+def between(chance: random.Random, least: float, most: float) -> float:
+    """In milliseconds, so that it reads back as it is shown."""
+    return round(least + (most - least) * chance.random(), 3)
+
+
+def rank_words(rank: int) -> str:
+    return rf"rank {rank} at |rank {rank}: no heartbeat|missing ranks: (\d+, )*{rank}\b|rank {rank} .*(left|lost|gone)"
+
+
+def switch_words() -> str:
+    return r"switch tcp://\S+ has not answered|the switch was stopped by|switch \S+ (is gone|no longer)"
+
+
+def is_named(kind: FaultKind, event: ChaosEvent, rank: int, error: str) -> bool:
+    return re.search(kind.names(event, rank), error) is not None

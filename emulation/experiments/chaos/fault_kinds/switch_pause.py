@@ -1,0 +1,13 @@
+"""A switch that is stopped for less than a lease."""
+
+from emulation.experiments.chaos.chaos_options import FaultOutcome, Promise
+from emulation.experiments.chaos.fault_kinds.switch_stop import SwitchStop
+
+
+class SwitchPause(SwitchStop):
+    """SIGSTOP, and SIGCONT before the lease ends: workers wait, and send again what nobody answered."""
+
+    name = "switch-pause"
+    summary = "SIGSTOP of a switch, SIGCONT within half a lease"
+    leases = (0.1, 0.45)
+    expected = Promise(nothing=FaultOutcome.SAME_BITS)
