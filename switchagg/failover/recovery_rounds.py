@@ -27,7 +27,8 @@ def recovery_rounds(part: PartRows, begin: Begin = begin_in_python) -> Iterator[
     """End a disputed part: collectives of all ranks, each combined in place before the next is asked for. What this
     rank lacked is in the call's array at the end.
 
-    begin: as of `rounds_of`. Raises AggregationFailed if ranks made different calls, or a row is nowhere any more.
+    begin: codes all rows of a part, as of `rounds_of`. Raises AggregationFailed if ranks made different calls, or a row
+    is nowhere any more.
     """
     form, rank, workers = part.form, part.rank, part.job.workers
     described = WORDS if form.description is not None else 0
@@ -96,8 +97,9 @@ def _scattered_rows(part: PartRows, begin: Begin) -> Iterator[Reduction]:
     yield from summed.agree()
     words = np.ascontiguousarray(summed.words()[order])
     yield Reduction(words.reshape(-1), summed.op, "reduce_scatter")
-    rows = order[is_own].tolist()
-    part.write(rows, summed.coding.decode(words[is_own], index_of(rows)))
+    sums, rows = np.zeros_like(words), order[is_own]
+    sums[rows] = words[is_own]
+    part.write(rows.tolist(), summed.coding.decode(sums, slice(0, len(sums)))[rows])
 
 
 def _given_rows(part: PartRows, rows: Sequence[int], gives: Flags, lacks: Flags) -> Iterator[Reduction]:
@@ -124,14 +126,14 @@ class _SummedRows:
     def __init__(self, part: PartRows, rows: Sequence[int], begin: Begin) -> None:
         form = part.form
         shape = CallShape(form.dtype, form.rows, form.words, part.job.workers, form.key, part.residual is not None)
-        self.coding = begin(form.codec, shape)
+        self.coding = begin(form.codec, shape) if len(rows) == form.rows else form.codec.begin(shape)
         self.op = "max" if form.op is Op.MAX else "sum"
         self._part, self._rows, self._values = part, rows, part.read(rows)
 
     def agree(self) -> Iterator[Reduction]:
         """The collective of the codes, if there are any."""
         if self._part.form.codec.rounds:
-            runs = list(runs_of_rows(self._rows))
+            runs = list(runs_of_rows(self._rows))  # a coding prepares neighbours
             codes = np.concatenate(
                 [self.coding.prepare(self._values[place], slice(run.start, run.stop)) for place, run in runs]
             )

@@ -1,7 +1,8 @@
 """Parts of calls with random values, what a switch that isn't disturbed makes of them, and collectives in memory."""
 
+import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,18 @@ from numpy.typing import NDArray
 
 from switchagg.calls.array_calls import array_call
 from switchagg.calls.chunked_call import ArrayCall
-from switchagg.codecs import codec_named
+from switchagg.codecs import CODECS, codec_named, names
 from switchagg.codecs.array_codec import Reduction
+from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import CallSignature, Kind, shard_range
 from switchagg.endpoint import CallCompleted, Endpoint
+from switchagg.failover.part_rows import PartForm
 from switchagg.job import JobConfig
 from switchagg.layout import shares_of
 from switchagg.wire import Route
+
+ROW_CODECS = [name for name in names() if name != "plain"]
 
 
 @dataclass(frozen=True)
@@ -62,16 +67,51 @@ class Part:
         return call
 
 
+def draw_part(rng: random.Random, job: JobConfig, rows: int) -> Part:
+    """Any part that a switch can carry in a packet of 9 elements and more, of about so many rows at most. What has no
+    values is described: else nothing would say that a rank is there (W12)."""
+    kind = rng.choice(["allreduce"] * 4 + ["reduce_scatter"] * 2 + ["all_gather", "broadcast", "reduce"])
+    dtype = rng.choice(["float32"] * 4 + ["int32"] * 2 + ["int64", "float64"])
+    op = "max" if dtype == "int32" and kind not in ("all_gather", "broadcast") and rng.random() < 0.4 else "sum"
+    codec = rng.choice([name for name in ROW_CODECS if not CODECS[name].fault(job.workers)])
+    unit = rng.choice([1, 2]) if kind in ("reduce_scatter", "all_gather") else 1
+    size = rng.choice([0, 1, rng.randrange(job.elements), *[rng.randrange(rows * job.elements)] * 3]) // unit * unit
+    part = Part(
+        kind,  # type: ignore[arg-type]
+        dtype,
+        size,
+        op,
+        codec,
+        rng.randrange(job.workers),
+        unit,
+        rng.random() < 0.7,
+        described=not size or rng.random() < 0.5,
+        feeds_back=kind == "allreduce" and dtype == "float32" and rng.random() < 0.4,
+        seed=rng.getrandbits(20),
+    )
+    form = PartForm.of(part.call(0, 0, job), job, job.streams[0].window_slots)
+    if form.layout.rows > 8 and rng.random() < 0.4:  # a small call isn't split
+        low = rng.randrange(form.layout.rows)
+        part = replace(part, rows=(low, rng.randint(low + 1, form.layout.rows)))
+    return part
+
+
 def kept(call: ArrayCall) -> tuple[bytes, bytes]:
     """All that a rank has in the end: its array and its residual."""
     return call.array.tobytes(), b"" if call.residual is None else call.residual.tobytes()
 
 
-def undisturbed(parts: Sequence[Part], job: JobConfig, stream: int = 0) -> list[list[ArrayCall]]:
+def undisturbed(
+    parts: Sequence[Part],
+    job: JobConfig,
+    stream: int = 0,
+    endpoint: Callable[..., Any] = Endpoint,
+    make: Callable[[int, int], DataPlane] = ReferencePlane,
+) -> list[list[ArrayCall]]:
     """The calls of these parts, by part and rank, when a switch has ended them."""
-    plane = ReferencePlane(job.slots[1], job.elements)
+    plane = make(job.slots[1], job.elements)
     plane.admit(job, range(job.workers))
-    endpoints = [Endpoint(job, rank, key=bytes(16)) for rank in range(job.workers)]
+    endpoints = [endpoint(job, rank, key=bytes(16)) for rank in range(job.workers)]
     calls = [[part.call(rank, number, job) for rank in range(job.workers)] for number, part in enumerate(parts)]
     for part_calls in calls:
         for endpoint, call in zip(endpoints, part_calls, strict=True):
@@ -83,7 +123,7 @@ def undisturbed(parts: Sequence[Part], job: JobConfig, stream: int = 0) -> list[
             while len(frames := endpoint.frames_to_send(0)):
                 sent = True
                 for output in plane.process(frames, rank):
-                    for port in output.ports:
+                    for port in sorted(output.ports):
                         endpoints[port].receive(output.bundle, 0)
         for endpoint in endpoints:
             while (event := endpoint.next_event()) is not None:
