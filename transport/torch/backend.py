@@ -2,6 +2,8 @@
 
 import logging
 import os
+import threading
+import uuid
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -60,8 +62,9 @@ def create(options: Any, backend_options: SwitchOptions | None) -> ProcessGroup:
         options.timeout,
         backend_options or SwitchOptions.from_environment(),
         name=str(options.group_id),
+        forms=not (later := getattr(options, "enable_reconfigure", False)),  # since PyTorch 2.14
     )
-    if not options.global_ranks_in_group:  # PyTorch's mark of the default group
+    if not (later or options.global_ranks_in_group):  # PyTorch's mark of the default group: it names no ranks
         group.connect()
     return group
 
@@ -76,7 +79,8 @@ class SwitchProcessGroup(Collectives):
     """Collectives through the switch, or by a host method; Gloo does the others. traffic: calls and bytes by path.
 
     store, rank, size, timeout: as PyTorch hands them to a backend. name: the group's, for errors. join: the function
-    that joins the switch. Constructing it is a collective of the group's ranks.
+    that joins the switch. Constructing it is a collective of the group's ranks; unless `forms` is false: then all calls
+    fail until `reconfigure`.
     """
 
     def __init__(
@@ -89,40 +93,97 @@ class SwitchProcessGroup(Collectives):
         *,
         name: str = "",
         join: Callable[..., Group] = _join,
+        forms: bool = True,
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # stub lacks this constructor
-        job = start_name(store, rank, size, timeout.total_seconds())
-        store = PrefixStore(job, store)  # Gloo would take addresses of ranks that died before a restart
-        self._devices = (
-            gloo_devices(options.network_address) if size > 1 else []
-        )  # kept, or the next group would make them anew
-        gloo = make_gloo(store, rank, size, timeout, self._devices)
-        # Gloo's dispatcher: it has every operation under the old and the new names, whatever PyTorch's version. Calling
-        # our own base class instead would come back to our overrides.
-        self._gloo = ProcessGroup(store, rank, size)
-        for group in (self, self._gloo):
-            group._set_default_backend(ProcessGroup.BackendType.GLOO)
-            for device in DEVICES:
-                group._register_backend(torch.device(device), ProcessGroup.BackendType.GLOO, gloo)
-        gloo._set_sequence_number_for_group()
+        self._store, self._name, self._options, self._join = store, name, options, join
+        self._set_default_backend(ProcessGroup.BackendType.GLOO)
+        for device in DEVICES:  # `_get_backend` knows which Gloo: C++ would keep the first one, connected, to its end
+            self._register_backend(torch.device(device), ProcessGroup.BackendType.GLOO, None)
+        self._group_name = self._group_desc = ""
         self._method = options.name
         spec = self._method.spec
         self._exact = spec is not None and spec.exact
-        most = {"switch": MAX_CHILDREN, "gloo": size if self._exact else 0}.get(self._method.method, size)
-        self._switchable = (0 if self._exact else 1) < size <= most
-        self.rendezvous = rendezvous = Rendezvous(store, rank, size, job, options, timeout.total_seconds(), join)
-        self._what = f"switchagg group {name} (job {job or 'none'}, rank {rank} of {size})"
         self._warned = False
         self._warns_of_sum = self._method.is_switch and bool(options.backups or options.close_after_ns)
-        self._agreed = False
         self._aim = "the switch" if self._method.is_switch else str(self._method)
-        # Gloo's options have the time-out that was set last (`_set_pg_timeout`); they don't hold Gloo's group.
-        self._limit_s = limit_s = partial(_limit_s, gloo.options)
-        self.reducer = Reducer(lambda lane: replace(rendezvous, timeout_s=limit_s()).open(lane), self._what, limit_s)
         self.traffic = TrafficCounts()
-        self._closed = False
+        self._handle = uuid.uuid4().hex
+        self._uuids: set[int] = set()
+        self._reconfigurable = not forms
+        if forms:
+            self._form(store, rank, size, timeout.total_seconds(), timeout)
+            return
+        self._form(PrefixStore(f"alone/{self._handle}", store), 0, 1, timeout.total_seconds(), timeout)
+        self._rank, self._size = rank, size
+        self.reducer.fail(dist.DistBackendError("it was made with enable_reconfigure=True: call reconfigure() first"))
+
+    def _form(self, store: Store, rank: int, size: int, limit_s: float, timeout: timedelta) -> None:
+        """Begin a generation of the group: a collective of its ranks. limit_s: how long they may take to meet."""
+        options, limit = self._options, timedelta(seconds=limit_s)
+        job = start_name(store, rank, size, limit_s)
+        store = PrefixStore(job, store)  # Gloo would take addresses of ranks that died before a restart
+        # They are kept, or the next group would make them anew.
+        self._devices = gloo_devices(options.network_address) if size > 1 else []
+        gloo: Any = make_gloo(store, rank, size, limit, self._devices)
+        gloo._set_default_timeout(timeout)
+        gloo._set_sequence_number_for_group()
+        # Gloo's dispatcher: it has every operation under the old and the new names, whatever PyTorch's version. Calling
+        # our own base class instead would come back to our overrides.
+        self._gloo: Any = ProcessGroup(store, rank, size)
+        self._gloo._set_default_backend(ProcessGroup.BackendType.GLOO)
+        for device in DEVICES:
+            self._gloo._register_backend(torch.device(device), ProcessGroup.BackendType.GLOO, gloo)
+        self._backend: Any = gloo
+        self._met_within_s = limit_s
+        self._begin(store, rank, size, job)
+
+    def _begin(self, store: Store, rank: int, size: int, job: str) -> None:
+        """Have a rendezvous and a reducer of this generation."""
+        options, limit_s = self._options, self._met_within_s
+        self._rank, self._size = rank, size
+        most = {"switch": MAX_CHILDREN, "gloo": size if self._exact else 0}.get(self._method.method, size)
+        self._switchable = (0 if self._exact else 1) < size <= most
+        self.rendezvous = rendezvous = Rendezvous(store, rank, size, job, options, limit_s, self._join)
+        self._what = f"switchagg group {self._name} (job {job or 'none'}, rank {rank} of {size})"
+        self._agreed = False
+        # Gloo's options have the time-out that was set last (`_set_pg_timeout`); they don't hold Gloo's group.
+        self._limit_s = now_s = partial(_limit_s, self._backend.options)
+        self.reducer = Reducer(lambda lane: replace(rendezvous, timeout_s=now_s()).open(lane), self._what, now_s)
+        self._ended = False
         # At interpreter exit too: our threads that outlive it would abort the process.
-        self._close_reducer = weakref.finalize(self, _close_unless_forked, self.reducer, self.rendezvous, os.getpid())
+        self._close_reducer = weakref.finalize(self, _close_unless_forked, self.reducer, rendezvous, os.getpid())
+
+    def getRank(self) -> int:
+        """This rank's number in the group's present generation; PyTorch's `rank()` asks for it."""
+        return self._rank
+
+    def getSize(self) -> int:
+        """How many ranks that generation has; PyTorch's `size()` asks for it."""
+        return self._size
+
+    rank, size = getRank, getSize
+
+    # PyTorch's own would keep these with the backends that it has registered.
+
+    def setGroupName(self, name: str) -> None:
+        self._group_name = name
+
+    def getGroupName(self) -> str:
+        return self._group_name
+
+    def setGroupDesc(self, desc: str) -> None:
+        self._group_desc = desc
+
+    def getGroupDesc(self) -> str:
+        return self._group_desc
+
+    def _get_backend(self, device: torch.device) -> Any:
+        """The present generation's Gloo, which has the group's time-out; with enable_reconfigure=True the group itself,
+        which outlives it."""
+        return self if self._reconfigurable else self._backend
+
+    get_backend = _get_backend  # since PyTorch 2.14
 
     def connect(self) -> bool:
         """Join the switch, or connect for the host method, unless that has happened; True if collectives go there.
@@ -283,7 +344,7 @@ class SwitchProcessGroup(Collectives):
     def limited(self, work: dist.Work) -> dist.Work:
         """See `Collectives`. Gloo's connections keep the limit with which they were made."""
         limit_s = self._limit_s()
-        return work if limit_s == self.rendezvous.timeout_s else TimeoutWork(work, timedelta(seconds=limit_s))
+        return work if limit_s == self._met_within_s else TimeoutWork(work, timedelta(seconds=limit_s))
 
     def split_group(self, new_ranks: Any, *args: Any, **kwargs: Any) -> ProcessGroup:
         """Raises NotImplementedError: PyTorch's own would split Gloo alone."""
@@ -299,13 +360,85 @@ class SwitchProcessGroup(Collectives):
         """Leave the switch and end our threads; pending calls fail. It is idempotent; destroy_process_group calls
         it."""
         self._close_reducer()
-        if not self._closed:
-            self._closed = True
-            self._gloo.shutdown()
+        if not self._ended:
+            self._ended = True
+            if self._backend is not None:
+                self._backend.shutdown()
 
     def abort(self) -> None:
-        """As shutdown: pending calls fail, here and, through the switch, on the other ranks."""
-        self.shutdown()
+        """Fail all pending calls and all later ones, here and, through the switch, on the other ranks. It waits for
+        nothing, and any thread may call it; `reconfigure` makes the group usable again, and it is idempotent."""
+        self.rendezvous.cancelled.set()
+        self.reducer.fail(dist.DistBackendError(f"rank {self._rank} of {self._size} aborted the group"))
+
+    def errored(self) -> BaseException | None:
+        """Why the group works no more: a failed call, `abort`, or a dead rank that no call has met yet; else None."""
+        return self.reducer.errored
+
+    def get_error(self) -> Any:
+        """The same in PyTorch's terms: an `ErrorType`. An aborted group has SUCCESS, as Gloo's has."""
+        kinds = torch._C._distributed_c10d.ErrorType
+        failure = self.errored()
+        if failure is None or self.rendezvous.cancelled.is_set():
+            return kinds.SUCCESS
+        return kinds.TIMEOUT if "timed out" in str(failure) else kinds.COMM_ERROR
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The limit of later calls that have none of their own."""
+        self._backend._set_default_timeout(timeout)
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        """Whether `reconfigure` can be called: PyTorch 2.14 asks for it."""
+        return True
+
+    def get_reconfigure_handle(self) -> str:
+        """What the others must know of this rank to form a group with it; it stays the same."""
+        return f"switchagg:{self._handle}"
+
+    def reconfigure(self, opts: Any) -> dist.Work:
+        """Leave the present generation, whose pending calls fail, and form a new one of the ranks with these handles.
+
+        opts: a PyTorch `ReconfigureOptions`, or anything with its fields. uuid: a number that no earlier generation of
+        these ranks had. handles: in a list by rank; in a set in any order, the same on all ranks. timeout: how long
+        meeting may take; not positive: as the group's. All of them must call it. The Work returned is done.
+
+        Raises RuntimeError for a uuid that was used before, ValueError where this rank's handle is missing or handles
+        aren't a backend's of this kind, DistBackendError where the ranks don't meet: the group then stays aborted, and
+        can be reconfigured again.
+        """
+        handles = sorted(opts.handles) if isinstance(opts.handles, set | frozenset) else list(opts.handles)
+        handle = self.get_reconfigure_handle()
+        if odd := [text for text in handles if not text.startswith("switchagg:")]:
+            raise ValueError(f"{self._what}: {odd[0]!r} is no handle of backend switchagg: get_reconfigure_handle()")
+        if handles.count(handle) != 1 or len(set(handles)) != len(handles):
+            raise ValueError(f"{self._what}: reconfigure needs the handle of this rank, {handle!r}, and each only once")
+        if opts.uuid in self._uuids:
+            raise RuntimeError(f"{self._what}: reconfigure uuid {opts.uuid} was already used; choose another one")
+        self._uuids.add(opts.uuid)
+        limit_s = opts.timeout.total_seconds() if opts.timeout > timedelta(0) else self._limit_s()
+        store = PrefixStore(f"reconfigure/{opts.uuid}", self._store)
+        self.form_again(store, handles.index(handle), len(handles), limit_s)
+        return SwitchWork.ended(self._what)
+
+    def form_again(self, store: Store, rank: int, size: int, limit_s: float) -> None:
+        """Leave the present generation and form another with the ranks that have this store. Raises what forming
+        raises; the group then stays aborted."""
+        timeout = timedelta(seconds=self._limit_s())
+        self.abort()
+        close, gloos = self._close_reducer, [self._gloo, self._backend]
+        self._gloo = self._backend = None
+        # The end of Gloo waits for its calls, which may wait for ranks that haven't come here yet; it closes the
+        # connections, and so ends calls of others.
+        threading.Thread(target=gloos.clear, name="switchagg-gloo-end", daemon=True).start()
+        try:
+            self._form(store, rank, size, limit_s, timeout)
+            self.connect()
+        except Exception as error:
+            self.reducer.fail(error)
+            raise
+        finally:
+            close()
 
 
 leave_out_of_graphs(SwitchProcessGroup)

@@ -41,6 +41,8 @@ class TorchGroup:
         self.rank, self.workers = self._group.rank(), self._group.size()
         self.failure: AggregationFailed | None = None
         self._closed = False
+        self._lock = threading.Lock()
+        self._pending: set[Future[Any]] = set()
         self._calls: SimpleQueue[tuple[CallRequest, Array, Future[Any]] | None] = SimpleQueue()
         self._works: SimpleQueue[tuple[Any, Array, Future[Any]] | None] = SimpleQueue()
         self._threads = [
@@ -62,7 +64,10 @@ class TorchGroup:
         """See `AllreduceGroup`. key and priority aren't read."""
         request = checked(CallRequest("allreduce", op, key, priority, tensors=tensors), array, self.workers, _OPS)
         future: Future[Any] = Future()
-        if self._closed:
+        with self._lock:
+            closed = self._closed
+            self._pending.add(future)
+        if closed:
             self._fail(RuntimeError("the group was closed"), future)
         else:
             self._calls.put((request, array, future))
@@ -86,11 +91,15 @@ class TorchGroup:
         return {}
 
     def close(self) -> None:
-        """See `AllreduceGroup`. A call that waits for a dead rank ends with the process group's own timeout."""
-        if self._closed:
-            return
-        self._closed = True
+        """See `AllreduceGroup`. A thread that waits for a dead rank ends with the process group's own timeout."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            pending = list(self._pending)
         self._calls.put(None)
+        for future in pending:
+            self._fail(RuntimeError("the group was closed"), future)
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(1.0)
@@ -98,6 +107,8 @@ class TorchGroup:
     def _start_all(self) -> None:
         while (call := self._calls.get()) is not None:
             request, array, future = call
+            if self._closed:  # and failed
+                continue
             try:
                 work = self._begin(request, torch.from_numpy(array))
             except Exception as error:
@@ -121,11 +132,20 @@ class TorchGroup:
             except Exception as error:
                 self._fail(error, future)
             else:
-                future.set_result(array)
+                if self._end_pending(future):
+                    future.set_result(array)
+
+    def _end_pending(self, future: "Future[Any]") -> bool:
+        """Whether the future was still pending; it is no longer."""
+        with self._lock:
+            pending = future in self._pending
+            self._pending.discard(future)
+        return pending
 
     def _fail(self, error: Exception, future: "Future[Any]") -> None:
         if self.failure is None:
             what = f"{self.method}, rank {self.rank} of {self.workers}: {error}"
             self.failure = AggregationFailed(what, job=self.method)
             self.failure.__cause__ = error
-        future.set_exception(self.failure)
+        if self._end_pending(future):
+            future.set_exception(self.failure)

@@ -110,6 +110,13 @@ class Reducer:
         """The error that ended this reducer, or None."""
         return self._failure
 
+    @property
+    def errored(self) -> BaseException | None:
+        """The same, or why one of the groups works no more, though no call has met that yet."""
+        with self._lock:
+            sessions = [lane.session for lane in self._lanes if lane.session is not None]
+        return self._failure or next((session.failure for session in sessions if session.failure is not None), None)
+
     def counters(self) -> dict[str, int]:
         """Counts of this rank's packets over all its sessions, by outcome; empty before it has a session."""
         with self._lock:
@@ -234,7 +241,7 @@ class Reducer:
                 session = self._open_group(depth)
                 with self._lock:
                     lane.session, lane.opened = session, True
-                    late = self._closed
+                    late = self._closed or self._failure is not None
                 if late and session is not None:
                     session.close()
             return lane.session

@@ -68,6 +68,14 @@ class SwitchWork(dist.Work):
         self._error: BaseException | None = None
         self._synchronize: Callable[[], None] | None = None
 
+    @classmethod
+    def ended(cls, what: str) -> "SwitchWork":
+        """A Work that has succeeded, without results."""
+        work = cls([], what, 0.0)
+        work.settle(None)
+        work.deliver()
+        return work
+
     def settle(self, error: BaseException | None, synchronize: Callable[[], None] | None = None) -> None:
         """End the call, once, with this outcome: threads that wait for it continue."""
         self._error = error
