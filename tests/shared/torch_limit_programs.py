@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,7 +14,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch_programs import RANK, WORLD, gathered, raised, start, switched
+from torch.nn.parallel import DistributedDataParallel
+from torch_programs import RANK, WORLD, assert_same_everywhere, gathered, raised, small_model, start, switched
 
 import transport.torch
 
@@ -131,6 +133,45 @@ def growth() -> None:
     dist.destroy_process_group()
 
 
+class Rows(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+        return torch.full((20,), row / 32), row % 5
+
+
+def loaders_and_an_early_end() -> None:
+    """Processes that load data are forked while the group is in use; then rank 0 destroys it in mid-call: its calls
+    fail at once, those of rank 1 when it makes them, and both end as programs do."""
+    start()
+    store = dist.distributed_c10d._get_default_store()
+    model = DistributedDataParallel(small_model())
+    for rows, labels in torch.utils.data.DataLoader(Rows(), batch_size=8, num_workers=2):
+        torch.nn.functional.cross_entropy(model(rows), labels).backward()
+    assert_same_everywhere(torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()]))
+    if RANK == 0:
+        works, ends = [dist.all_reduce(torch.ones(100_000), async_op=True) for _ in range(3)], []
+        waiting = threading.Thread(target=lambda: ends.append(raised(works[0].wait)))
+        waiting.start()
+        time.sleep(0.1)
+        began_s = time.monotonic()
+        dist.destroy_process_group()
+        store.set("destroyed", "")
+        waiting.join(20)
+        ends += [raised(work.wait) for work in works[1:]]
+        assert time.monotonic() - began_s < 20
+        assert len(ends) == 3
+        assert all("failed: it was shut down" in str(end) for end in ends), ends
+        return
+    store.wait(["destroyed"], timedelta(seconds=60))
+    error = str(raised(lambda: [dist.all_reduce(torch.ones(100_000)) for _ in range(3)]))
+    assert re.search("rank 0.* left", error), error
+    dist.destroy_process_group()
+
+
 if __name__ == "__main__":
-    {program.__name__: program for program in (time_limits, many_groups, growth)}[sys.argv[1]]()
+    {program.__name__: program for program in (time_limits, many_groups, growth, loaders_and_an_early_end)}[
+        sys.argv[1]
+    ]()
     print("DONE", flush=True)

@@ -185,6 +185,22 @@ def test_the_ready_file_holds_the_ready_line(tmp_path: Path, monkeypatch: pytest
         assert [path.name for path in tmp_path.iterdir()] == ["ready"]
 
 
+def test_a_suspended_switch_fails_its_jobs_and_serves_new_ones_when_it_continues() -> None:
+    """Its jobs' slots come free, and what lay in its queues meanwhile is in no sum."""
+    with running(Process("-c", DAEMON.replace("drain_s=1", "slots=64, lease_s=1"))) as (switch,):
+        control = switch.line("switchagg")[4]
+        with running(*ranks(control, "frozen", 2, MANY)) as frozen:
+            for rank in frozen:
+                rank.line("call")
+            switch.process.send_signal(signal.SIGSTOP)
+            for rank in frozen:
+                status, error = rank.ended(PROMISE_S)
+                assert (status, f"switch {control} has not answered for 1." in error) == (3, True), error
+        switch.process.send_signal(signal.SIGCONT)
+        with running(*ranks(control, "frozen", 2, 20)) as following:  # which need all slots
+            assert [rank.ended(START_S) for rank in following] == [(0, ""), (0, "")]
+
+
 def test_a_suspended_rank_counts_as_dead_and_fails_when_it_continues(control: str) -> None:
     with running(*ranks(control, "frozen", 2, MANY)) as frozen:
         for rank in frozen:

@@ -29,6 +29,13 @@ def test_calls_end_after_the_limit_that_was_set_for_them(launch: Launch, switch:
     launch.done()
 
 
+@pytest.mark.parametrize("method", ["switch", "ring"])
+def test_data_loaders_fork_and_a_group_ends_in_mid_call(launch: Launch, switch: SwitchDaemon, method: str) -> None:
+    launch("loaders_and_an_early_end", 2, switch.control_endpoint, SWITCHAGG_METHOD=method)
+    launch.done()
+    assert not query_status(switch.control_endpoint).jobs
+
+
 def test_64_groups_find_room_on_one_switch(launch: Launch, switch: SwitchDaemon) -> None:
     ranks = launch("many_groups", 2, switch.control_endpoint, STAY_S="2")
     read_until(ranks[0], "LOADED")
