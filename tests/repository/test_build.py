@@ -101,7 +101,13 @@ def test_a_wheel_carries_the_library_and_serves_every_python(
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         archive.extractall(tmp_path / "installed")
-    assert {LIBRARY, "switchagg/PROTOCOL.md", "emulation/cli/main.py", "transport/worker/session.py"} <= names
+    assert {
+        LIBRARY,
+        "switchagg/PROTOCOL.md",
+        "switchagg/protocol/control.md",
+        "emulation/cli/main.py",
+        "transport/worker/session.py",
+    } <= names
     read = {name for name in c_files() if name.endswith(".h")}
     assert read == {name for name in names if name.endswith(".h")}  # Python reads them
     unwanted = ("setup.py", ".c")

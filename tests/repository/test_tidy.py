@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PROTOCOL = "switchagg/PROTOCOL.md"
+PROTOCOL, PROTOCOL_PAGES = "switchagg/PROTOCOL.md", ("switchagg/PROTOCOL.md", "switchagg/protocol/")
 
 FILE_LINES_MAX = 600
 CORE_FILE_LINES_MAX = 400  # the files of switchagg/ itself: each is read in one sitting
@@ -409,9 +409,9 @@ def import_cycles(tree: Tree) -> list[str]:
 # ---- the protocol's rules
 
 # A rule is defined where its number opens a line, a list item, a table row or a heading, perhaps in bold.
-RULE_DEFINITION = re.compile(r"^[\s|#>*-]*([PSHWFCRV][1-9]\d?)\b", re.MULTILINE)
-RULE_CITATION = re.compile(r"(?<![\w/.\\-])([PSHWFCRV][1-9]\d?)(?![\w-])")
-RULE_RANGE = re.compile(r"\b([PSHWFCRV])(\d{1,2}) to \1(\d{1,2})\b")
+RULE_DEFINITION = re.compile(r"^[\s|#>*-]*([PSHWFCRVL][1-9]\d?)\b", re.MULTILINE)
+RULE_CITATION = re.compile(r"(?<![\w/.\\-])([PSHWFCRVL][1-9]\d?)(?![\w-])")
+RULE_RANGE = re.compile(r"\b([PSHWFCRVL])(\d{1,2}) to \1(\d{1,2})\b")
 CITING_SUFFIXES = (".py", ".c", ".h", ".p4", ".stf")
 
 
@@ -432,16 +432,17 @@ def citations(tree: Tree) -> dict[str, str]:
     return found
 
 
+def rules_of(tree: Tree) -> set[str]:
+    return {rule for name in tree if name.startswith(PROTOCOL_PAGES) for rule in RULE_DEFINITION.findall(tree[name])}
+
+
 def unknown_rules(tree: Tree) -> list[str]:
-    defined = set(RULE_DEFINITION.findall(tree[PROTOCOL]))
+    defined = rules_of(tree)
     return [f"{place}: {rule} is not in {PROTOCOL}" for rule, place in citations(tree).items() if rule not in defined]
 
 
 def uncited_rules(tree: Tree) -> list[str]:
-    cited = citations(tree)
-    rules = sorted(set(RULE_DEFINITION.findall(tree[PROTOCOL])))
-    if not rules:
-        return [f"{PROTOCOL} defines no rule"]
+    cited, rules = citations(tree), sorted(rules_of(tree)) or ["no rule"]
     return [f"{PROTOCOL}: {rule} is cited by no source and no test" for rule in rules if rule not in cited]
 
 
@@ -553,7 +554,8 @@ def test_rejects(check: Callable[[Tree], list[str]], bad: Tree) -> None:
 
 ACCEPTED: Tree = {
     PROTOCOL: RULES,
-    "switchagg/wire.py": '"""Packets (S1)."""\nimport struct\n\nimport numpy as np\n\nfrom .job import JobConfig\n',
+    "switchagg/protocol/control.md": "- **L1** three\n",
+    "switchagg/wire.py": '"""Packets (S1, L1)."""\nimport struct\n\nimport numpy as np\n\nfrom .job import JobConfig\n',
     "switchagg/endpoint.py": "from switchagg import wire\nfrom switchagg.errors import DecodeError\n# W2\n"
     + "\n" * 397,
     "switchagg/dataplane/reference.py": "import logging\n\nfrom switchagg.aggregator import Aggregator\n",

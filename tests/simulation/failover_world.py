@@ -1,4 +1,4 @@
-"""A seeded world of a job that loses switches, leaves them and goes back, while its calls are under way (L1 to L9).
+"""A seeded world of a job that loses switches, leaves them and goes back, while its calls are under way (L1 to L10).
 
 Ranks make calls of several streams when they like, and overwrite an array as soon as its call is finished. A network
 loses, repeats and reorders packets; switches die in mid-call; each rank notices when it likes. Ranks then meet by
