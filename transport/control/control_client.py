@@ -78,7 +78,7 @@ class ControlClient:
         self._lease_ns, self._patience_s = 0, patience_s
         self._departed = 0
         self._last_reason = ""
-        self._leave_message: tuple[list[int], str] | None = None
+        self._leave_message: tuple[list[int], str, bool] | None = None
         self._left = threading.Event()
         self._stopping = False
         self._query_queue: SimpleQueue[tuple[str | None, Future[control_messages.StatusAnswer]]] = SimpleQueue()
@@ -108,13 +108,14 @@ class ControlClient:
         self._wake()
         return future
 
-    def leave(self, calls: Sequence[int], reason: str, timeout_s: float) -> bool:
+    def leave(self, calls: Sequence[int], reason: str, timeout_s: float, wrong_sum: bool = False) -> bool:
         """Send the leave message and wait for its echo; True if it came. Without it the lease ends for the others (C6).
 
-        calls: how many are finished, by stream (C7). Only the first leave message is sent.
+        calls: how many are finished, by stream (C7). wrong_sum: the reason is a wrong sum. Only the first leave message
+        is sent.
         """
         if self._leave_message is None:
-            self._leave_message = (list(calls), reason[: control_messages.TEXT_MAX])
+            self._leave_message = (list(calls), reason[: control_messages.TEXT_MAX], wrong_sum)
         self._wake()
         return self._left.wait(timeout_s)
 

@@ -67,11 +67,12 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
 
 
 class Leave(msgspec.Struct, frozen=True, tag="leave"):
-    """Request: I go, or stop waiting. calls: how many I have finished, by stream (C7)."""
+    """Request: I go, or stop waiting. calls: how many I have finished, by stream (C7). wrong_sum: as one was (V7)."""
 
     incarnation: Count
     calls: Counts
     reason: Text
+    wrong_sum: bool = False
 
 
 class StatusQuery(msgspec.Struct, frozen=True, tag="status"):

@@ -114,7 +114,7 @@ class ControlServer:
         self._routes: dict[int, bytes] = {}
         self._switch_routes: dict[int, bytes] = {}
         self._reports = MemberReports()
-        self._tallies = Counter(members_lost=0)
+        self._tallies = Counter(members_lost=0, left_wrong_sum=0)
         self._start_ns = time.monotonic_ns()
         self._stalls = StallDetector()
         self._grace_end_ns = 0
@@ -241,6 +241,8 @@ class ControlServer:
             case control_messages.Heartbeat():
                 self._controller.heartbeat(request.incarnation, now_ns)
             case control_messages.Leave():
+                known = isinstance(self._controller.membership_state(request.incarnation), Running)
+                self._tallies["left_wrong_sum"] += request.wrong_sum and known
                 self._controller.leave(request.incarnation, request.calls, request.reason)
         member = request.join if isinstance(request, control_messages.JoinMessage) else request
         standing = self._controller.membership_state(member.incarnation)

@@ -6,12 +6,13 @@ Groups name their counters as they like; each is an event here, with its name as
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from switchagg.errors import SwitchaggError
 from transport.metrics.metrics_server import MetricsServer, is_open, metrics_address
@@ -53,7 +54,8 @@ class CountedGroup(Protocol):
 G = TypeVar("G", bound=CountedGroup | None)
 
 _lock = threading.Lock()
-_groups: WeakSet[CountedGroup] = WeakSet()
+_groups: WeakKeyDictionary[CountedGroup, int] = WeakKeyDictionary()
+_numbers = itertools.count()
 _servers: dict[int, MetricsServer | None] = {}  # by process: a forked child has none of its parent's threads
 
 
@@ -70,7 +72,7 @@ def watched(group: G) -> G:
 
 def _watch(group: CountedGroup, text: str) -> None:
     with _lock:
-        _groups.add(group)
+        _groups.setdefault(group, next(_numbers))
         if os.getpid() in _servers:
             return
         _servers[os.getpid()] = None
@@ -78,7 +80,7 @@ def _watch(group: CountedGroup, text: str) -> None:
             host, port = metrics_address(text, VARIABLE)
             rank = os.environ.get("RANK", "")
             port += (int(rank) if rank.isdecimal() else group.rank) if port else 0
-            server = MetricsServer((host, port), lambda: group_families(list(_groups)), VARIABLE)
+            server = MetricsServer((host, port), lambda: group_families(dict(_groups)), VARIABLE)
         except SwitchaggError as error:
             logger.warning("switchagg: no metrics of rank %d: %s", group.rank, error)
             return
@@ -94,15 +96,15 @@ def metrics_url() -> str:
     return "" if server is None else server.url
 
 
-def group_families(groups: list[CountedGroup]) -> Iterator[Metric]:
-    """The metrics of a process's groups."""
+def group_families(groups: Mapping[CountedGroup, int]) -> Iterator[Metric]:
+    """The metrics of a process's groups, each with its number."""
     from prometheus_client.metrics_core import GaugeMetricFamily, InfoMetricFamily
 
     labels = ("group", "rank")
     info = InfoMetricFamily("switchagg_group", "Groups of this process", labels=labels)
     failed = GaugeMetricFamily("switchagg_group_failed", "1: the group works no more", labels=labels)
     counts = _Counts("group", labels)
-    for number, group in enumerate(sorted(groups, key=id)):
+    for group, number in groups.items():
         place = str(number), str(group.rank)
         failed.add_metric(place, group.failure is not None)
         facts = {"method": group.method, "link": group.link, "core": group.core, "workers": str(group.workers)}

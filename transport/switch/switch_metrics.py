@@ -13,6 +13,11 @@ from transport.control.control_messages import JobStatus, MemberActivity, Status
 FATES = ("absorbed", "broadcast", "reply", "up", "up_again", "resend", "abstained")
 DROP, LINK, REFUSED = "drop_", "link_", "refused_"
 OUTCOMES = ("admitted", "failed", "ended")
+MEMBER_ENDS = {
+    "members_lost": "Members whose lease ended",
+    "left": "Members that left on their own",
+    "left_wrong_sum": "Members that left as a sum was wrong",
+}
 SILENT_NS = 1_000_000_000
 
 PACKETS_OF_MEMBERS = ("sent", "retransmitted")
@@ -59,7 +64,7 @@ def _of_control(counters: Mapping[str, int]) -> Iterator[Metric]:
     refused = {"no_room": 0, **refused}
     refused["other"] = max(0, counts.pop("refused", 0) - refused["no_room"])
     yield _counter("switchagg_joins_refused", "Joins that were refused", "reason", refused)
-    for name, text in (("members_lost", "Members whose lease ended"), ("left", "Members that left on their own")):
+    for name, text in MEMBER_ENDS.items():
         metric = name if name.startswith("members") else f"members_{name}"
         yield CounterMetricFamily(f"switchagg_{metric}", text, counts.pop(name, 0))
     yield _counter("switchagg_control_events", "Other counters of the control plane", "event", counts)

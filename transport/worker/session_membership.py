@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from switchagg.calls.member_calls import CallLedger
-from switchagg.endpoint import StreamFailed
+from switchagg.endpoint import StreamFailed, WrongSum
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.join import Join
 from transport.control import control_messages
@@ -121,7 +121,7 @@ class SessionMembership:
             loop = self._loop
         if loop is not None:
             loop.fail(failure)
-        self.client.leave(calls_finished, str(failure), 0.0)
+        self.client.leave(calls_finished, str(failure), 0.0, isinstance(event, WrongSum))
 
     def warn(self, reason: str) -> None:
         """Warn of what slows this rank; where warnings are errors, it ends no training."""

@@ -62,7 +62,7 @@ def _job_lines(job: JobRates) -> Iterator[str]:
         f"  goodput {_bits(job.goodput_bps)}   packets/s {_number(job.packets)}   retransmissions/s "
         f"{_number(job.retransmitted)}{part}   sums/s {_number(job.sums)}   wrong sums {job.wrong_sums}"
     )
-    yield f"  refused by members: {_counted(job.drops)}"
+    yield f"  packets dropped by members: {_counted(job.drops)}"
     if job.leaving:
         yield f"  is asked to leave: {_printable(job.leaving)}"
     if job.members:

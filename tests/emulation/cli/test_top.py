@@ -108,7 +108,7 @@ def test_the_table_shows_every_part_and_no_escape_sequence() -> None:
         "sums: verified, key: token   packets: a tag on each hop",
         "2 streams in slots 0 to 511: 512\n",
         "goodput 11.5 Mb/s   packets/s 2,005   retransmissions/s 5.0 (0.25 %)   sums/s 1,000   wrong sums 1",
-        "refused by members: job 3",
+        "packets dropped by members: job 3",
         "0     10.0.0.1:7000  alive    0.1 s ago  11.5 Mb/s      2,005        5.0   1,000           1",
         "job 'later' waits; ranks missing: 0, 1",
     ):

@@ -179,7 +179,7 @@ MESSAGES: list[control_messages.Request | control_messages.Answer] = [
         a_join("j", ("10.0.0.1", 1), streams=2, window_slots=(64, 32), priorities=(0, 7), congestion="dctcp")
     ),
     control_messages.Heartbeat(1),
-    control_messages.Leave(1, [2], "why"),
+    control_messages.Leave(1, [2], "why", wrong_sum=True),
     control_messages.StatusQuery(3, None),
     control_messages.JobGathering([control_messages.RankAddress(0, "h", 1)], [1], ""),
     control_messages.Admitted("j", 1, 2, 2, JobTerms(window_slots=(64,), priorities=(3,)), 0, "", 5556, 4, []),

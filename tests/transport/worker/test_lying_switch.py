@@ -255,8 +255,10 @@ def test_a_lie_is_an_error_on_every_rank(lying: Callable[..., SwitchDaemon], cor
         pytest.skip("integers have no scales")
     given = inputs(dtype)
     arrays = [array.copy() for array in given]
-    ended = outcomes(lying(LyingPlane, LIES[lie]), core, arrays)
+    daemon = lying(LyingPlane, LIES[lie])
+    ended = outcomes(daemon, core, arrays)
     assert_all_say_so(ended, arrays, given)
+    assert query_status(daemon.control_endpoint).control_counters["left_wrong_sum"] >= 1
 
 
 def test_a_rank_left_out_for_another_is_an_error_on_every_rank(lying: Callable[..., SwitchDaemon], core: str) -> None:
