@@ -9,33 +9,48 @@ import typer
 
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, stop
 
+Seconds = Annotated[float, typer.Option(min=1, max=1e6, help="How long events happen")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the events: the same seed and options give the same ones")]
+Method = Annotated[str, typer.Option(help="Of summing: switch, switch@zeromq, ring, …")]
+Fallback = Annotated[
+    str, typer.Option(metavar="METHOD", help="A host method, as ring, to survive the loss of a switch")
+]
+Standby = Annotated[int, typer.Option(help="Switches beside the first, with a --fallback")]
+Place = Annotated[
+    str, typer.Option(metavar="namespaces|loopback", help="Hosts with links that can be cut; processes of this host")
+]
+Events = Annotated[int, typer.Option(min=0, help="End after so many; 0: after --seconds")]
+Kinds = Annotated[
+    str, typer.Option(metavar="NAMES", help="Like worker-kill,link-cut  [default: all; --list names them]")
+]
+Lease = Annotated[float, typer.Option(min=1, max=3600, help="Of the switches, in seconds")]
+Steps = Annotated[int, typer.Option(min=10, max=100_000, help="Of the undisturbed run; then training begins anew")]
+Gap = Annotated[float, typer.Option(min=0.1, max=3600, help="Mean seconds from a recovery to the next event")]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="All of it for programs")]
+Report = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="chaos.txt, chaos.json, and the logs of ranks that went wrong")
+]
+ListKinds = Annotated[bool, typer.Option("--list", help="The kinds of faults and what is expected of each")]
+Schedule = Annotated[int, typer.Option(min=0, help="Show the first so many events, and do nothing")]
+
 
 def chaos(
-    seconds: Annotated[float, typer.Option(min=1, max=1e6, help="How long events happen")] = 600.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the events: the same seed and options give the same ones")] = 0,
+    seconds: Seconds = 600.0,
+    seed: Seed = 0,
     workers: Annotated[int, typer.Option(help="Ranks")] = 4,
-    method: Annotated[str, typer.Option(help="Of summing: switch, switch@zeromq, ring, …")] = "switch",
-    on: Annotated[
-        str,
-        typer.Option(metavar="namespaces|loopback", help="Hosts with links that can be cut; processes of this host"),
-    ] = "namespaces",
-    events: Annotated[int, typer.Option(min=0, help="End after so many; 0: after --seconds")] = 0,
-    kinds: Annotated[
-        str, typer.Option(metavar="NAMES", help="Like worker-kill,link-cut  [default: all; --list names them]")
-    ] = "",
-    lease: Annotated[float, typer.Option(min=1, max=3600, help="Of the switches")] = 1.0,
-    steps: Annotated[
-        int, typer.Option(min=10, max=100_000, help="Of the undisturbed run; then training begins anew")
-    ] = 60,
-    gap: Annotated[float, typer.Option(min=0.1, max=3600, help="Mean seconds from a recovery to the next event")] = 2.0,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="All of it for programs")] = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="chaos.txt, chaos.json, and the logs of ranks that went wrong")
-    ] = None,
-    list_kinds: Annotated[
-        bool, typer.Option("--list", help="The kinds of faults and what is expected of each")
-    ] = False,
-    schedule: Annotated[int, typer.Option(min=0, help="Show the first so many events, and do nothing")] = 0,
+    method: Method = "switch",
+    fallback: Fallback = "",
+    standby: Standby = 0,
+    on: Place = "namespaces",
+    events: Events = 0,
+    kinds: Kinds = "",
+    lease: Lease = 1.0,
+    steps: Steps = 60,
+    gap: Gap = 2.0,
+    json_file: JsonFile = None,
+    report: Report = None,
+    list_kinds: ListKinds = False,
+    schedule: Schedule = 0,
 ) -> None:
     """Train, while workers and switches are killed, stopped and restarted, links cut, and bad packets sent.
 
@@ -47,6 +62,8 @@ def chaos(
     `sudo $(which switchagg) chaos --seconds 60 --seed 7`
 
     `switchagg chaos --on loopback --kinds worker-kill,switch-kill --events 20`
+
+    `switchagg chaos --seconds 60 --fallback ring --standby 1` : switches that die cost the job nothing
 
     `switchagg chaos --seed 7 --schedule 20` : what would happen
 
@@ -60,7 +77,8 @@ def chaos(
 
         names = tuple(name.strip() for name in kinds.split(",") if name.strip())
         try:
-            options = ChaosOptions(seed, seconds, workers, method, on, events, names, lease, steps, gap)
+            survives = (fallback, standby)
+            options = ChaosOptions(seed, seconds, workers, method, on, events, *survives, names, lease, steps, gap)
             possible = kinds_of(options)
         except RunFailed as error:
             stop(str(error), EXIT_USAGE)

@@ -14,6 +14,7 @@ PLACES = (NAMESPACES, LOOPBACK)
 """Where a run takes place: in network namespaces of its own, or as processes of this host."""
 
 WORKERS_MAX = 64
+STANDBY_MAX = 7
 
 
 class Survival(Enum):
@@ -21,6 +22,8 @@ class Survival(Enum):
 
     NOTHING = "nothing"
     """A dead or stopped rank or switch ends the job on all ranks; it starts again from its checkpoint."""
+    FALLBACK = "fallback"
+    """The loss of a switch: calls take a host method, and return to the switch, or to the next of a list."""
 
 
 class FaultOutcome(Enum):
@@ -30,12 +33,15 @@ class FaultOutcome(Enum):
     """The job ends on all ranks, within the bound, and each error names who was hit."""
     SAME_BITS = "goes on, same bits"
     """The job goes on, and its parameters are those of the undisturbed run."""
+    EITHER = "ends, named, or goes on"
+    """As the one or as the other: it depends on who notices what first."""
 
 
 class Promise(NamedTuple):
     """What a kind of fault shall come to, a field for each Survival, by its value."""
 
     nothing: FaultOutcome
+    fallback: FaultOutcome
 
     def for_job(self, survival: Survival) -> FaultOutcome:
         outcome: FaultOutcome = getattr(self, survival.value)
@@ -52,6 +58,10 @@ class ChaosOptions:
     method: str = "switch"
     place: str = NAMESPACES
     events: int = 0
+    fallback: str = ""
+    """A host method that calls take while the switch is lost; "": none."""
+    standby: int = 0
+    """Switches beside the first, to which a job with a fallback goes."""
     kinds: tuple[str, ...] = ()
     """Names of FAULT_KINDS; (): all that the place and the method have."""
     lease_s: float = 1.0
@@ -73,6 +83,12 @@ class ChaosOptions:
             raise RunFailed(f"--method: {error}") from None
         if self.name.method == "gloo":
             raise RunFailed("--method gloo: PyTorch's own promises nothing about faults; choose one of ours")
+        if self.fallback and not self.name.is_switch:
+            raise RunFailed(f"--fallback {self.fallback}: of method switch alone; {self.method} has no switch to lose")
+        if self.standby and not self.fallback:
+            raise RunFailed(f"--standby {self.standby}: to go from one switch to the next a job needs a --fallback")
+        if not 0 <= self.standby <= STANDBY_MAX:
+            raise RunFailed(f"--standby {self.standby}: 0 to {STANDBY_MAX}")
         if METHODS[self.name.method].loses:
             raise RunFailed(f"--method {self.method}: its sums may lack values, so no sum can be checked")
 
@@ -83,12 +99,12 @@ class ChaosOptions:
 
     @property
     def survival(self) -> Survival:
-        return Survival.NOTHING
+        return Survival.FALLBACK if self.fallback else Survival.NOTHING
 
     @property
     def switches(self) -> int:
         """How many switches there are."""
-        return int(self.name.is_switch)
+        return int(self.name.is_switch) * (1 + self.standby)
 
     @property
     def repeats(self) -> bool:

@@ -88,6 +88,8 @@ def options_document(options: ChaosOptions) -> dict[str, Any]:
         "seconds": options.seconds,
         "workers": options.workers,
         "method": options.method,
+        "fallback": options.fallback,
+        "standby": options.standby,
         "on": options.place,
         "events": options.events,
         "kinds": list(options.kinds),

@@ -125,7 +125,9 @@ class ChaosSite:
         options = self.options
         environment = {"SWITCHAGG_METHOD": options.method, "MASTER_ADDR": self.store[0], "TMPDIR": str(self.folder)}
         if self.places:
-            environment["SWITCHAGG_SWITCH"] = self.places[0].control
+            environment["SWITCHAGG_SWITCH"] = ",".join(place.control for place in self.places)
+        if options.fallback:
+            environment["SWITCHAGG_FALLBACK"] = options.fallback
         self.ranks = []
         for rank in range(options.workers):
             place = ChaosRankPlace(

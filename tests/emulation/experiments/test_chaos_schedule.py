@@ -86,6 +86,20 @@ def test_every_kind_says_what_it_shall_come_to() -> None:
         assert {type(kind.expected.for_job(survival)) for survival in Survival} == {FaultOutcome}
 
 
+def test_a_fallback_survives_switches_and_not_workers() -> None:
+    options = ChaosOptions(0, fallback="ring", standby=1)
+    assert (options.survival, options.switches) == (Survival.FALLBACK, 2)
+    kill = ChaosEvent(0, 0.0, "worker-kill", "rank 1", 0.0, "", 0)
+    assert FAULT_KINDS["worker-kill"].outcome(kill, options.survival) is FaultOutcome.ENDS
+    cut = kill._replace(kind="link-cut")
+    assert FAULT_KINDS["link-cut"].outcome(cut, options.survival) is FaultOutcome.EITHER
+    cut = cut._replace(target="switch 1")
+    assert FAULT_KINDS["link-cut"].outcome(cut, options.survival) is FaultOutcome.SAME_BITS
+    assert {event.target for event in first_events(options, 200)} >= {"switch 0", "switch 1"}
+    with pytest.raises(RunFailed, match="to go from one switch to the next a job needs a --fallback"):
+        ChaosOptions(0, standby=1)
+
+
 def test_an_error_must_name_who_was_hit() -> None:
     kill = ChaosEvent(0, 0.0, "worker-kill", "rank 2", 0.0, "", 0)
     text = "rank 0 of 4): allreduce failed: rank 2 at 127.0.0.1:51824: no heartbeat for 4 s; missing ranks: 2"

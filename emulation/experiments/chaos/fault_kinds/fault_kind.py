@@ -7,7 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple, Protocol
 
-from emulation.experiments.chaos.chaos_options import NAMESPACES, ChaosOptions, Promise
+from emulation.experiments.chaos.chaos_options import NAMESPACES, ChaosOptions, FaultOutcome, Promise, Survival
 
 WORKER, SWITCH = "rank", "switch"
 
@@ -92,6 +92,10 @@ class FaultKind(ABC):
     def undo(self, casualties: Casualties, event: ChaosEvent) -> None:  # noqa: B027  # some need none
         """What happens duration_s later."""
 
+    def outcome(self, event: ChaosEvent, survival: Survival) -> FaultOutcome:
+        """What the job shall make of it."""
+        return self.expected.for_job(survival)
+
     def names(self, event: ChaosEvent, rank: int) -> str:
         """A regular expression that the error of this rank has somewhere, of an event that ends the job."""
         return rank_words(event.place) if event.target.startswith(WORKER) else switch_words()
@@ -112,7 +116,7 @@ def rank_words(rank: int) -> str:
 
 
 def switch_words() -> str:
-    return r"switch tcp://\S+ has not answered|the switch was stopped by|switch \S+ (is gone|no longer)"
+    return r"switch tcp://\S+ (has not answered|does not know this job)|the switch was stopped by"
 
 
 def is_named(kind: FaultKind, event: ChaosEvent, rank: int, error: str) -> bool:

@@ -3,7 +3,7 @@
 import random
 
 from emulation.experiments.chaos.chaos_network import FAR, NEAR
-from emulation.experiments.chaos.chaos_options import ChaosOptions, FaultOutcome, Promise
+from emulation.experiments.chaos.chaos_options import ChaosOptions, FaultOutcome, Promise, Survival
 from emulation.experiments.chaos.fault_kinds.fault_kind import (
     SWITCH,
     WORKER,
@@ -24,7 +24,14 @@ class LinkCut(FaultKind):
     needs_network = True
     weight = 2
     leases = (2.0, 3.0)
-    expected = Promise(nothing=FaultOutcome.ENDS)
+    expected = Promise(nothing=FaultOutcome.ENDS, fallback=FaultOutcome.SAME_BITS)
+
+    expected_of_workers = Promise(nothing=FaultOutcome.ENDS, fallback=FaultOutcome.EITHER)
+
+    def outcome(self, event: ChaosEvent, survival: Survival) -> FaultOutcome:
+        """A worker that is out of reach for long has neither switch nor hosts."""
+        promise = self.expected_of_workers if event.target.startswith(WORKER) else self.expected
+        return promise.for_job(survival)
 
     def draw(self, chance: random.Random, options: ChaosOptions) -> tuple[str, str]:
         place = pick(chance, options.workers + options.switches)

@@ -10,4 +10,4 @@ class LinkFlap(LinkCut):
     name = "link-flap"
     summary = "the link of a worker or switch down for less than half a lease"
     leases = (0.05, 0.45)
-    expected = Promise(nothing=FaultOutcome.SAME_BITS)
+    expected = expected_of_workers = Promise(nothing=FaultOutcome.SAME_BITS, fallback=FaultOutcome.SAME_BITS)

@@ -14,7 +14,7 @@ class ReplayedPackets(FaultKind):
     needs_switch = True
     needs_network = True
     leases = (0.5, 1.5)
-    expected = Promise(nothing=FaultOutcome.SAME_BITS)
+    expected = Promise(nothing=FaultOutcome.SAME_BITS, fallback=FaultOutcome.SAME_BITS)
 
     def draw(self, chance: random.Random, options: ChaosOptions) -> tuple[str, str]:
         return "", ""

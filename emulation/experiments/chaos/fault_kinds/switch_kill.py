@@ -15,7 +15,7 @@ class SwitchKill(FaultKind):
     weight = 3
     needs_switch = True
     leases = (0.2, 3.0)
-    expected = Promise(nothing=FaultOutcome.ENDS)
+    expected = Promise(nothing=FaultOutcome.ENDS, fallback=FaultOutcome.SAME_BITS)
 
     def draw(self, chance: random.Random, options: ChaosOptions) -> tuple[str, str]:
         return f"{SWITCH} {pick(chance, options.switches)}", ""

@@ -12,7 +12,7 @@ class SwitchRestart(FaultKind):
     name = "switch-restart"
     summary = "SIGTERM of a switch, a new one at its addresses once it has ended"
     needs_switch = True
-    expected = Promise(nothing=FaultOutcome.ENDS)
+    expected = Promise(nothing=FaultOutcome.ENDS, fallback=FaultOutcome.SAME_BITS)
 
     def draw(self, chance: random.Random, options: ChaosOptions) -> tuple[str, str]:
         return f"{SWITCH} {pick(chance, options.switches)}", ""

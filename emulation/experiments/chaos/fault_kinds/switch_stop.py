@@ -14,7 +14,7 @@ class SwitchStop(FaultKind):
     summary = "SIGSTOP of a switch, SIGCONT more than a lease later"
     needs_switch = True
     leases = (2.0, 3.0)
-    expected = Promise(nothing=FaultOutcome.ENDS)
+    expected = Promise(nothing=FaultOutcome.ENDS, fallback=FaultOutcome.SAME_BITS)
 
     def draw(self, chance: random.Random, options: ChaosOptions) -> tuple[str, str]:
         return f"{SWITCH} {pick(chance, options.switches)}", ""

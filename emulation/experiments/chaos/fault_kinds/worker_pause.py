@@ -12,7 +12,7 @@ class WorkerPause(FaultKind):
     name = "worker-pause"
     summary = "SIGSTOP of a worker, SIGCONT within half a lease"
     leases = (0.1, 0.45)
-    expected = Promise(nothing=FaultOutcome.SAME_BITS)
+    expected = Promise(nothing=FaultOutcome.SAME_BITS, fallback=FaultOutcome.SAME_BITS)
 
     def begin(self, casualties: Casualties, event: ChaosEvent) -> None:
         casualties.signal_rank(event.place, signal.SIGSTOP)
