@@ -31,8 +31,8 @@ struct call {
     const char *codec;
     bool described;
     bool fed_back;
-    uint8_t *arrays[WORKERS], *before[WORKERS], *after[WORKERS], *lost[WORKERS];
-    bool submitted[WORKERS], done[WORKERS];
+    uint8_t *arrays[WORKERS], *before[WORKERS], *after[WORKERS], *lost[WORKERS]; /* after: as of the last look, or of its end */
+    bool submitted[WORKERS], done[WORKERS], held[WORKERS][VALUES + 1];
 };
 
 struct worker {
@@ -92,9 +92,30 @@ static void begin(void) {
     }
 }
 
+/* Of a call that runs: a row that holds its result goes on doing so, and an array is written only when a row begins to. */
+static void check_held(uint32_t rank, uint32_t index) {
+    struct call *call = &calls[index];
+    if (!call->submitted[rank] || call->done[rank]) return;
+    uint8_t *held = exactly(call->count + 1); /* no fewer than there are rows */
+    int missing = sa_endpoint_held(workers[rank].endpoint, index, held, call->count + 1);
+    CHECK(!missing || !call->count || (call->route && job.workers == 1)); /* these have no chunks */
+    bool more = false;
+    for (uint32_t row = 0; row <= call->count && !missing; row++) {
+        CHECK(held[row] >= call->held[rank][row] && held[row] <= 1);
+        more |= held[row] > call->held[rank][row];
+        call->held[rank][row] = held[row];
+    }
+    if (!more) CHECK(memcmp(call->arrays[rank], call->after[rank], call->bytes) == 0);
+    memcpy(call->after[rank], call->arrays[rank], call->bytes);
+    free(held);
+}
+
 /* An array is its owner's before it is submitted and after its call is done. */
 static void end(void) {
-    for (uint32_t rank = 0; rank < job.workers; rank++) sa_endpoint_free(workers[rank].endpoint);
+    for (uint32_t rank = 0; rank < job.workers; rank++) {
+        for (uint32_t index = 0; index < call_count; index++) check_held(rank, index);
+        sa_endpoint_free(workers[rank].endpoint);
+    }
     for (struct call *call = calls; call < calls + call_count; call++)
         for (uint32_t rank = 0; rank < job.workers; rank++) {
             if (!call->submitted[rank]) CHECK(memcmp(call->arrays[rank], call->before[rank], call->bytes) == 0);
@@ -234,6 +255,7 @@ static void step_define(void) {
         call->lost[rank] = exactly(call->bytes);
         for (uint32_t i = 0; i < call->count; i++) set_value(call, call->before[rank], i, seed + 16 * rank);
         memcpy(call->arrays[rank], call->before[rank], call->bytes);
+        memcpy(call->after[rank], call->before[rank], call->bytes);
     }
     call_count++;
 }
@@ -316,6 +338,7 @@ static void receive(uint32_t rank, const uint8_t *bundle, uint32_t rows, uint32_
     CHECK(memcmp(copy + 1, bundle, (size_t)rows * size) == 0);
     free(copy);
     take_events(rank);
+    if (call_count) check_held(rank, rows % call_count);
 }
 
 static void deliver(struct datagram *datagram) {

@@ -1,6 +1,6 @@
 /* The loops of a switch and of two workers, each in a thread, over loopback, with calls from other threads and wake-ups
-   all the while; meant for ThreadSanitizer. Now and then who has submitted waits for it, and runs the loop. A lost wake-up
-   makes it hang: nobody looks again for an hour. Who submitted counts how often it looks for a completion in vain, which a
+   all the while; meant for ThreadSanitizer. Now and then who has submitted waits for it, and runs the loop. Loops are closed
+   while somebody waits for a call that nobody else makes. A lost wake-up makes it hang: nobody looks again for an hour. Who submitted counts how often it looks for a completion in vain, which a
    slow machine doesn't add to. Ends with 0, or says what is wrong.
 
    usage: stress_loops CALLS PAUSE_US: a pause of 0 means no wake-ups but those of the calls */
@@ -51,6 +51,7 @@ static uint32_t pause_us;
 static int32_t *values[WORKERS][STREAMS];
 static atomic_uint done[WORKERS][STREAMS]; /* calls */
 static atomic_bool over;
+static atomic_uint unanswered, closed; /* calls that worker 0 alone makes; loops */
 
 static struct end open_end(void) {
     struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -71,6 +72,21 @@ static void *run_switch(void *unused) {
     return unused;
 }
 
+static uint64_t name_of(uint32_t call, uint32_t stream) { return (uint64_t)call * STREAMS + stream + 1; }
+
+/* What sa_worker_close leaves: no event, and of the last call no row. */
+static void close_loop(uint32_t rank) {
+    struct sa_event event;
+    uint8_t held[VALUES];
+    sa_worker_close(workers[rank]);
+    REQUIRE(!sa_worker_finish(workers[rank], &event, 1));
+    for (uint32_t stream = 0; stream < STREAMS && !rank; stream++) {
+        REQUIRE(!sa_endpoint_held(endpoints[rank], name_of(calls, stream), held, VALUES));
+        for (uint32_t row = 0; row < VALUES; row++) REQUIRE(!held[row]);
+    }
+    atomic_fetch_add(&closed, 1);
+}
+
 static void *run_worker(void *at) {
     uint32_t rank = (uint32_t)(uintptr_t)at;
     struct sa_event events[8];
@@ -82,6 +98,7 @@ static void *run_worker(void *at) {
             atomic_fetch_add(&done[rank][events[i].stream], 1);
         }
     }
+    close_loop(rank);
     return NULL;
 }
 
@@ -97,8 +114,6 @@ static void wait_for(uint32_t rank, uint32_t stream, uint32_t count) {
     }
 }
 
-static uint64_t name_of(uint32_t call, uint32_t stream) { return (uint64_t)call * STREAMS + stream + 1; }
-
 /* Wait for a call, the newest: run the loop, unless another thread does. */
 static void run_for(uint32_t rank, uint32_t stream, uint32_t call) {
     for (int found = SA_LOOK_AGAIN, finished = 0; found == SA_LOOK_AGAIN;) {
@@ -109,21 +124,38 @@ static void run_for(uint32_t rank, uint32_t stream, uint32_t call) {
     wait_for(rank, stream, call + 1);
 }
 
+static void submit_call(uint32_t rank, uint32_t stream, uint32_t call) {
+    int32_t *array = values[rank][stream] + call * VALUES;
+    for (uint32_t i = 0; i < VALUES; i++) array[i] = (int32_t)(call + i + rank);
+    struct sa_submission submission = {
+        .call = name_of(call, stream), .data = array, .count = VALUES, .stream = stream,
+        .codec = (uint32_t)sa_codec_number("plain"), .dtype = SA_INT32, .op = SA_OP_SUM, .unit = 1,
+        .description = {call % 2, call, VALUES, stream}};
+    REQUIRE(!sa_worker_submit(workers[rank], &submission));
+}
+
+/* Wait for a call without an end, until the loop is closed. */
+static void wait_in_vain(uint32_t rank, uint32_t stream) {
+    submit_call(rank, stream, calls);
+    atomic_fetch_add(&unanswered, 1);
+    for (bool last = false; !last; usleep(100)) {
+        int finished = 0;
+        last = atomic_load(&closed) == WORKERS;
+        int result = sa_worker_wait(workers[rank], name_of(calls, stream), HOUR_NS, &finished);
+        REQUIRE(!finished && (result == SA_BUSY || (result == SA_LOOK_AGAIN && !last)));
+    }
+}
+
 /* Now and then it waits for all it has submitted, so that the loops go to sleep. */
 static void *submit(void *at) {
     uint32_t rank = (uint32_t)(uintptr_t)at / STREAMS, stream = (uint32_t)(uintptr_t)at % STREAMS;
-    uint32_t plain = (uint32_t)sa_codec_number("plain");
     for (uint32_t call = 0; call < calls; call++) {
-        int32_t *array = values[rank][stream] + call * VALUES;
-        for (uint32_t i = 0; i < VALUES; i++) array[i] = (int32_t)(call + i + rank);
-        struct sa_submission submission = {
-            .call = name_of(call, stream), .data = array, .count = VALUES, .stream = stream, .codec = plain, .dtype = SA_INT32,
-            .op = SA_OP_SUM, .unit = 1, .description = {call % 2, call, VALUES, stream}};
-        REQUIRE(!sa_worker_submit(workers[rank], &submission));
+        submit_call(rank, stream, call);
         if (call % 5 == 4) wait_for(rank, stream, call + 1);
         if (call % 5 == 2) run_for(rank, stream, call);
     }
     wait_for(rank, stream, calls);
+    if (!rank) wait_in_vain(rank, stream);
     return NULL;
 }
 
@@ -175,7 +207,7 @@ static void make(void) {
         REQUIRE(workers[rank]);
         sa_worker_authenticate(workers[rank], sa_hop_new(ELEMENTS, 1, keys, ports));
         for (uint32_t stream = 0; stream < STREAMS; stream++) {
-            values[rank][stream] = calloc((size_t)calls * VALUES, sizeof(int32_t));
+            values[rank][stream] = calloc((calls + 1ul) * VALUES, sizeof(int32_t));
             REQUIRE(values[rank][stream]);
         }
     }
@@ -194,13 +226,15 @@ int main(int count, char **arguments) {
     for (uintptr_t i = 0; i < WORKERS; i++) REQUIRE(!pthread_create(&loops[i], NULL, run_worker, (void *)i));
     for (uintptr_t i = 0; i < WORKERS * STREAMS; i++)
         REQUIRE(!pthread_create(&submitters[i], NULL, submit, (void *)i));
-    for (uint32_t i = 0; i < WORKERS * STREAMS; i++) pthread_join(submitters[i], NULL);
+    for (uint32_t i = 0; i < STREAMS; i++) wait_for(1, i, calls);
+    while (atomic_load(&unanswered) < STREAMS) usleep(100);
     atomic_store(&over, true);
     pthread_join(loops[WORKERS + 1], NULL);
     const uint64_t one = 1;
     REQUIRE(write(hub.wake, &one, sizeof one) == sizeof one);
     for (uint32_t rank = 0; rank < WORKERS; rank++) sa_worker_call(workers[rank]);
     for (uint32_t i = 0; i < WORKERS + 1; i++) pthread_join(loops[i], NULL);
+    for (uint32_t i = 0; i < WORKERS * STREAMS; i++) pthread_join(submitters[i], NULL);
     check_sums();
     return 0;
 }

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from switchagg.calls.array_calls import array_call
+from switchagg.calls.chunked_call import ArrayCall
 from switchagg.codecs.codec import Array
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import CallSignature
@@ -33,10 +34,11 @@ class Bench:
         self.now_ns = 0
         self.events: list[list[Any]] = [[] for _ in range(workers)]
 
-    def submit(self, rank: int, array: Array, words: tuple[int, ...] | None = None, op: str = "sum") -> None:
+    def submit(self, rank: int, array: Array, words: tuple[int, ...] | None = None, op: str = "sum") -> ArrayCall:
         call = array_call(array, op, self.job)
         call.description = words
         self.ends[rank].submit(0, call)
+        return call
 
     def frames(self, rank: int) -> list[Bundle]:
         """What a rank sends now."""
@@ -173,18 +175,19 @@ def test_v8_a_result_before_its_head_is_verified_with_it(core: Callable[..., Any
     for damaged in (False, True):
         bench = Bench(core, elements=64)
         arrays = [np.full(9, 1.5 + rank, np.float32) for rank in range(2)]
-        for rank, array in enumerate(arrays):
-            bench.submit(rank, array)
+        call, _ = [bench.submit(rank, array) for rank, array in enumerate(arrays)]
         head, data = head_and_data(bench)
         payload(data)[0, 2] ^= int(damaged)
         bench.receive(0, data)
         assert bench.counted(0, "wrong_sums") == 0
+        assert bench.ends[0].held(call).tolist() == [False]
         bench.receive(0, head)
         assert bench.counted(0, "predicted") == 1
         assert bench.counted(0, "wrong_sums") == damaged
         if damaged:
             assert [type(event) for event in bench.events[0]] == [WrongSum]
             assert "too early to be asked for again" in bench.events[0][0].reason
+            assert bench.ends[0].held(call).tolist() == [False]
             assert (arrays[0] == 1.5).all()
         else:
             assert (arrays[0] == 4.0).all()

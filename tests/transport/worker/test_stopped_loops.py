@@ -231,19 +231,69 @@ def test_callbacks_may_stop_only_from_another_thread(ranks: Callable[..., Ranks]
     assert not never.done()
 
 
-def blocked(two: Ranks, monkeypatch: pytest.MonkeyPatch) -> tuple["Future[Any]", "Future[Any]", threading.Event]:
-    """A call whose callback holds the thread of rank 0's loop until the event, and one that nobody else makes."""
-    monkeypatch.setattr(transport.worker.worker_loop, "JOIN_S", 0.05)
-    inside, released = threading.Event(), threading.Event()
-    future = two.submit(0, 100)
-    future.add_done_callback(lambda _: (inside.set(), released.wait(LIVENESS_S)))
-    never = two.submit(0, 9, 1)
-    two.submit(1, 100)
-    assert inside.wait(LIVENESS_S)
-    with pytest.raises(SwitchaggError, match="a callback on one of its futures must be blocking it"):
-        two.loops[0].stop(STOPPED)
-    monkeypatch.undo()
-    return future, never, released
+class Gate:
+    """A callback that keeps its thread until the gate is opened."""
+
+    def __init__(self, future: "Future[Any]") -> None:
+        self._reached, self._open = threading.Event(), threading.Event()
+        future.add_done_callback(self._pass)
+
+    def _pass(self, _: "Future[Any]") -> None:
+        self._reached.set()
+        assert self._open.wait(LIVENESS_S)
+
+    def wait(self) -> None:
+        assert self._reached.wait(LIVENESS_S)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@pytest.mark.parametrize("kind", ["native", "background"])
+def test_a_call_whose_event_nobody_has_seen_is_resolved(
+    ranks: Callable[..., Ranks], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Results of two calls wait for the thread, which takes the first event alone; then comes one more call."""
+    monkeypatch.setattr(transport.worker.native_worker_loop, "EVENTS_PER_RUN", 1)
+    two = ranks(kind)
+    gates = [Gate(two.submit(0, 9))]
+    two.submit(1, 9)
+    gates[0].wait()
+    late = [two.submit(0, size) for size in (4, 5)]
+    gates.append(Gate(late[0]))
+    for size in (4, 5):
+        two.submit(1, size).result(LIVENESS_S)
+    gates[0].open()
+    gates[1].wait()
+    queued = two.submit(0, 9000, 1)
+    with ThreadPoolExecutor(1) as pool:
+        stop = pool.submit(two.loops[0].stop, STOPPED)
+        time.sleep(0.05)
+        gates[1].open()
+        listed = stop.result(LIVENESS_S)
+    assert [future.result(0).array[0] for future in late] == [6, 6]
+    assert [(call.stream, call.call.array.size, call.held.any()) for call in listed] == [(1, 9000, False)]
+    assert not queued.done()
+
+
+def test_a_call_that_another_waiter_has_finished_is_resolved(ranks: Callable[..., Ranks]) -> None:
+    """Who waits for a call runs the loop, and leaves the event of another call to the thread, which is busy."""
+    two = ranks("native")
+    gate = Gate(two.submit(0, 9))
+    two.submit(1, 9)
+    gate.wait()
+    awaited, other = two.submit(0, 5, 1), two.submit(0, 4)
+    with ThreadPoolExecutor(2) as pool:
+        waiter = pool.submit(awaited.result, LIVENESS_S)
+        two.submit(1, 4).result(LIVENESS_S)
+        time.sleep(0.05)
+        assert not other.done()
+        stop = pool.submit(two.loops[0].stop, STOPPED)
+        gate.open()
+        (call,) = stop.result(LIVENESS_S)
+        assert other.result(0).array[0] == 6
+        call.ended(None)
+        assert waiter.result(LIVENESS_S) is call.call
 
 
 @pytest.mark.parametrize("kind", LOOPS)
@@ -251,34 +301,14 @@ def test_what_nobody_took_fails_when_the_loop_is_closed(
     ranks: Callable[..., Ranks], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = ranks(kind)
-    _, never, released = blocked(two, monkeypatch)
-    released.set()
+    gate, never = Gate(two.submit(0, 100)), two.submit(0, 9, 1)
+    two.submit(1, 100)
+    gate.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(transport.worker.worker_loop, "JOIN_S", 0.05)
+        with pytest.raises(SwitchaggError, match="a callback on one of its futures must be blocking it"):
+            two.loops[0].stop(STOPPED)
+    gate.open()
     two.loops[0].close()
     with pytest.raises(AggregationFailed, match="closed"):
         never.result(0)
-
-
-@pytest.mark.parametrize("kind", LOOPS)
-def test_a_call_whose_event_nobody_has_seen_is_resolved(
-    ranks: Callable[..., Ranks], kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Results of two calls come together, and the callback of the first keeps the thread from the second's event."""
-    monkeypatch.setattr(transport.worker.native_worker_loop, "EVENTS_PER_RUN", 1)
-    two = ranks(kind)
-    busy = threading.Event()
-    two.submit(1, 9).add_done_callback(lambda _: busy.wait(LIVENESS_S))
-    two.submit(0, 9).result(LIVENESS_S)
-    stopping = threading.Event()
-    late = [two.submit(0, size) for size in (4, 5)]
-    late[0].add_done_callback(lambda _: stopping.wait(LIVENESS_S))
-    for size in (4, 5):  # rank 1 sends both at once, as its thread is busy until then
-        two.submit(1, size)
-    busy.set()
-    with ThreadPoolExecutor(1) as pool:
-        stop = pool.submit(two.loops[0].stop, STOPPED)
-        time.sleep(0.1)
-        stopping.set()
-        listed = stop.result(LIVENESS_S)
-    for future in late:
-        if future not in [call.ended.__self__.future for call in listed]:
-            assert future.result(LIVENESS_S).array[0] == 6
