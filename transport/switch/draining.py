@@ -40,7 +40,7 @@ class Draining:
         return f"{self._reason}; within {self._bound_s:g} s these jobs had not left: {names}"
 
     def _start(self) -> None:
-        reason = f"{self._reason}, once its jobs have left"
+        reason = f"{self._reason}, and waits until its jobs have left"
         self._end_s = time.monotonic() + self._bound_s
         self._server.drain(reason)
         if self._leaf is not None:

@@ -3,6 +3,7 @@
 import configparser
 import importlib
 import re
+import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -26,8 +27,10 @@ from transport.contracts.timeouts import (
     inversions,
     table,
 )
+from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 from transport.worker.join_options import JoinOptions
+from transport.worker.session import SwitchSession
 
 ROOT = Path(__file__).resolve().parents[3]
 LEASE_S = TIME_OUTS["lease"].seconds
@@ -97,6 +100,19 @@ def test_a_job_with_a_fallback_leaves_a_silent_switch_before_its_calls_end() -> 
     for limit_s in (2.0, 3.0, 8.0, 1800.0):
         patience_s = min(LEASE_S, JoinOptions(can_fall_back=True, group_timeout_s=limit_s).switch_patience_s)
         assert LEASE_LEAST_S <= patience_s <= limit_s - RECOVERY_S
+
+
+def test_a_rank_with_a_fallback_waits_no_longer_than_it_can_though_the_lease_is_long() -> None:
+    options = JoinOptions(can_fall_back=True, group_timeout_s=2, timeout_s=10, window_slots=8)
+    with (
+        SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), lease_s=60)) as daemon,
+        SwitchSession.join(daemon.control_endpoint, "impatient", 0, 1, options) as session,
+    ):
+        daemon._server.run_once = time.sleep  # type: ignore[method-assign]
+        end_s = time.monotonic() + 30
+        while session.failure is None and time.monotonic() < end_s:
+            time.sleep(0.01)
+        assert "has not answered for 1." in str(session.failure)
 
 
 def test_the_page_has_the_table() -> None:
