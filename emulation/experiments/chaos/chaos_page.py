@@ -11,6 +11,8 @@ from emulation.experiments.chaos.chaos_options import ChaosOptions
 from emulation.experiments.chaos.chaos_run import ChaosResult, quantiles
 from emulation.experiments.chaos.fault_kinds.fault_kind import ChaosEvent, FaultKind
 
+FAULTS_SHOWN = 20
+
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int] = (0,)) -> list[str]:
     """A plain table. words: the columns that are aligned to the left."""
@@ -60,7 +62,7 @@ def schedule_lines(schedule: list[ChaosEvent]) -> list[str]:
 
 def kind_lines(options: ChaosOptions, kinds: list[FaultKind]) -> list[str]:
     """The kinds of faults that these options have."""
-    rows = [[kind.name, kind.expected.for_job(options.survival).value, kind.summary] for kind in kinds]
+    rows = [[kind.name, kind.outcome_words(options.survival), kind.summary] for kind in kinds]
     return columns(("kind", "expected", "what happens"), rows, (0, 1, 2))
 
 
@@ -77,7 +79,9 @@ def result_lines(result: ChaosResult) -> list[str]:
         f"leftovers: {len(result.leftovers)}",
         *([f"disturbed: {len(result.disturbed)}"] if result.disturbed else []),
     )
-    faults = [f"FAULT: {fault}" for fault in result.faults]
+    faults = [f"FAULT: {fault}" for fault in result.faults[:FAULTS_SHOWN]]
+    if (more := len(result.faults) - FAULTS_SHOWN) > 0:
+        faults.append(f"FAULT: {more} more, which --json FILE and --report DIR have")
     faults += [f"disturbed: {line}" for line in result.disturbed]
     return [*event_lines(result), "", *recovery_lines(result), "", *checks, *faults]
 

@@ -35,7 +35,9 @@ from emulation.experiments.chaos.rank_reports import (
 )
 from emulation.testbed.children import send_report
 from emulation.workloads.workload import build_workload, compute_on_one_thread, learning_task
+from transport.torch.hook import compress
 from transport.torch.registration import register
+from transport.torch.rendezvous import SwitchOptions
 
 WORKLOAD, BATCH, RATE, MOMENTUM = "images", 8, 0.05, 0.9
 BUCKET_MB = 0.1
@@ -115,6 +117,8 @@ class ChaosTraining:
         self.model = DistributedDataParallel(
             self.workload.model, bucket_cap_mb=BUCKET_MB, find_unused_parameters=True, gradient_as_bucket_view=True
         )
+        if SwitchOptions.from_environment().name.codec:
+            compress(self.model, self.workload.optimizer)
         self.sums = KnownSums(place.rank, place.workers)
 
     def run(self) -> None:

@@ -96,7 +96,7 @@ class ChaosRun:
     def __init__(self, options: ChaosOptions, say: Callable[[str], None], logs: Path | None = None) -> None:
         self.options, self._say, self._logs = options, say, logs
         self.result = ChaosResult(options)
-        self._ledger = StepLedger(options.workers, self.options.lap_steps)
+        self._ledger = StepLedger(options.workers, options.lap_steps, options.repeats)
         self._checkpoint = 0
         self._undos: list[tuple[float, ChaosEvent]] = []
         self._undone_ns = 0
@@ -105,6 +105,7 @@ class ChaosRun:
         self._learning = False
         self._errors: dict[int, str] = {}
         self._left: set[int] = set()
+        self._astray: set[tuple[int, int]] = set()
         self._where = "before any event"
 
     def run(self) -> ChaosResult:
@@ -350,7 +351,9 @@ class ChaosRun:
             case StepDone():
                 if self._learning and rank == 0:
                     self._ledger.learn(report.step, report.sha256)
-                if fault := self._ledger.note(rank, report):
+                fault = self._ledger.note(rank, report)
+                if fault and (self.result.starts, rank) not in self._astray:
+                    self._astray.add((self.result.starts, rank))  # and later steps follow from this one
                     self.result.wrong_sums.append(f"{where}, rank {rank}: {fault}")
             case CheckpointSaved(step):
                 self._checkpoint = step

@@ -9,11 +9,12 @@ class StepLedger:
     """Steps of a job that may start again from earlier ones. lap: after so many steps training begins anew.
 
     undisturbed: sha256 of the parameters after each step of a lap, of a run that nothing has met. It is written by
-    `learn`; where it is None (`forget`), ranks are compared with each other alone.
+    `learn`; where it is None (`forget`), ranks are compared with each other alone. repeats: whether later laps must
+    have the same bits, too.
     """
 
-    def __init__(self, workers: int, lap: int) -> None:
-        self.workers, self.lap = workers, lap
+    def __init__(self, workers: int, lap: int, repeats: bool = True) -> None:
+        self.workers, self.lap, self.repeats = workers, lap, repeats
         self.undisturbed: dict[int, str] | None = {}
         self.steps, self.sums = 0, 0
         self._open: dict[int, dict[int, StepDone]] = {}
@@ -42,7 +43,8 @@ class StepLedger:
             self.steps += 1
             self._done.append((min(done.begun_ns for done in ranks.values()), max(d.done_ns for d in ranks.values())))
             del self._open[report.step]
-        right = None if self.undisturbed is None else self.undisturbed.get(report.step % self.lap)
+        comparable = self.undisturbed is not None and (self.repeats or report.step < self.lap)
+        right = self.undisturbed.get(report.step % self.lap) if self.undisturbed and comparable else None
         if right is not None and report.sha256 != right:
             return f"step {report.step}: parameters of rank {rank} aren't those of the undisturbed run"
         if other is not None and report.sha256 != other[1].sha256:

@@ -96,6 +96,10 @@ class FaultKind(ABC):
         """What the job shall make of it."""
         return self.expected.for_job(survival)
 
+    def outcome_words(self, survival: Survival) -> str:
+        """For lists of kinds."""
+        return self.expected.for_job(survival).value
+
     def names(self, event: ChaosEvent, rank: int) -> str:
         """A regular expression that the error of this rank has somewhere, of an event that ends the job."""
         return rank_words(event.place) if event.target.startswith(WORKER) else switch_words()

@@ -33,6 +33,10 @@ class LinkCut(FaultKind):
         promise = self.expected_of_workers if event.target.startswith(WORKER) else self.expected
         return promise.for_job(survival)
 
+    def outcome_words(self, survival: Survival) -> str:
+        of_switches, of_workers = self.expected.for_job(survival), self.expected_of_workers.for_job(survival)
+        return of_switches.value + (f"; a worker's: {of_workers.value}" if of_workers is not of_switches else "")
+
     def draw(self, chance: random.Random, options: ChaosOptions) -> tuple[str, str]:
         place = pick(chance, options.workers + options.switches)
         target = f"{WORKER} {place}" if place < options.workers else f"{SWITCH} {place - options.workers}"
