@@ -146,12 +146,16 @@ def loaders_and_an_early_end() -> None:
     fail at once, those of rank 1 when it makes them, and both end as programs do."""
     start()
     store = dist.distributed_c10d._get_default_store()
-    model = DistributedDataParallel(small_model())
+    groups = [dist.group.WORLD, dist.new_group(pg_options=transport.torch.SwitchOptions(method="ring"))]
+    models = [DistributedDataParallel(small_model(), process_group=group) for group in groups]
     for rows, labels in torch.utils.data.DataLoader(Rows(), batch_size=8, num_workers=2):
-        torch.nn.functional.cross_entropy(model(rows), labels).backward()
-    assert_same_everywhere(torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()]))
+        for model in models:
+            torch.nn.functional.cross_entropy(model(rows), labels).backward()
+    for model in models:
+        assert_same_everywhere(torch.cat([parameter.grad.reshape(-1) for parameter in model.parameters()]))
     if RANK == 0:
-        works, ends = [dist.all_reduce(torch.ones(100_000), async_op=True) for _ in range(3)], []
+        works = [dist.all_reduce(torch.ones(100_000), group=group, async_op=True) for group in 2 * groups]
+        ends: list[Exception] = []
         waiting = threading.Thread(target=lambda: ends.append(raised(works[0].wait)))
         waiting.start()
         time.sleep(0.1)
@@ -161,12 +165,13 @@ def loaders_and_an_early_end() -> None:
         waiting.join(20)
         ends += [raised(work.wait) for work in works[1:]]
         assert time.monotonic() - began_s < 20
-        assert len(ends) == 3
+        assert len(ends) == 4
         assert all("failed: it was shut down" in str(end) for end in ends), ends
         return
     store.wait(["destroyed"], timedelta(seconds=60))
-    error = str(raised(lambda: [dist.all_reduce(torch.ones(100_000)) for _ in range(3)]))
-    assert re.search("rank 0.* left", error), error
+    for group in groups:
+        error = str(raised(lambda group=group: dist.all_reduce(torch.ones(100_000), group=group)))
+        assert re.search("rank 0.* left", error), error
     dist.destroy_process_group()
 
 

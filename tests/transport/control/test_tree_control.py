@@ -241,16 +241,16 @@ def test_a_leaf_that_drains_has_its_jobs_leave_and_a_root_has_all() -> None:
         across = net.join(["rack1", "rack2"], "across", can_fall_back=True)
         fixed = net.join(["rack1"], "fixed")
         elsewhere = net.join(["rack2", "rack2"], "elsewhere", can_fall_back=True)
-        leaf._draining._bound_s = 2.0
+        leaf._draining._bound_s = 1.0
         leaf.drain("an upgrade")
         until(lambda: all("an upgrade" in session.asked_to_leave for session in across))
         assert not fixed[0].asked_to_leave
         with pytest.raises(JobError, match=r"switch 'rack1' at .* drains: an upgrade"):
-            net.join(["rack1"], "late", timeout_s=0.5)
+            net.join(["rack1"], "late", timeout_s=0.2)
         close(across)
         until(lambda: fixed[0].failure is not None)
         assert "switch 'rack1'" in str(fixed[0].failure)
-        assert "within 2 s these jobs had not left: 'fixed'" in str(fixed[0].failure)
+        assert "within 1 s these jobs had not left: 'fixed'" in str(fixed[0].failure)
         close(fixed)
         assert leaf.wait(LIVENESS_S)
         assert not elsewhere[0].asked_to_leave

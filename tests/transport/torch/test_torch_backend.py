@@ -180,8 +180,9 @@ def test_a_program_may_exit_with_calls_in_flight(launch: Launch, switch: SwitchD
     assert [rank.code for rank in launch.finish()] == [3, 3]
 
 
-def test_ctrl_c_ends_a_program(launch: Launch, switch: SwitchDaemon) -> None:
-    launch("interrupted", 2, switch.control_endpoint)
+@pytest.mark.parametrize("method", ["switch", "ring"])
+def test_ctrl_c_ends_a_program(launch: Launch, switch: SwitchDaemon, method: str) -> None:
+    launch("interrupted", 2, switch.control_endpoint, SWITCHAGG_METHOD=method)
     ranks = launch.finish()
     assert "INTERRUPTED" in ranks[0].output
     assert ranks[0].code == 130

@@ -29,9 +29,8 @@ def test_calls_end_after_the_limit_that_was_set_for_them(launch: Launch, switch:
     launch.done()
 
 
-@pytest.mark.parametrize("method", ["switch", "ring"])
-def test_data_loaders_fork_and_a_group_ends_in_mid_call(launch: Launch, switch: SwitchDaemon, method: str) -> None:
-    launch("loaders_and_an_early_end", 2, switch.control_endpoint, SWITCHAGG_METHOD=method)
+def test_data_loaders_fork_and_groups_end_in_mid_call(launch: Launch, switch: SwitchDaemon) -> None:
+    launch("loaders_and_an_early_end", 2, switch.control_endpoint)
     launch.done()
     assert not query_status(switch.control_endpoint).jobs
 
