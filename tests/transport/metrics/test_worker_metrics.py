@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -107,6 +108,14 @@ def test_a_taken_port_is_named_and_a_failing_read_is_no_answer() -> None:
             urllib.request.urlopen(server.url, timeout=10)
     finally:
         server.close()
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(
+        SwitchaggError, match=r"--metrics: it needs prometheus_client: pip install 'switchagg\[metrics\]'"
+    ):
+        MetricsServer(("127.0.0.1", 0), list, "--metrics")
 
 
 def test_addresses() -> None:
