@@ -77,11 +77,12 @@ CallPlace = tuple[int, int]
 
 
 class CallLedger:
-    """The calls of one member; only one thread may use it. priorities: of the streams; StreamTurns picks a call's."""
+    """The calls of one member; only one thread may use it. priorities: of the streams; StreamTurns picks a call's.
+    first: the numbers with which the streams begin; 0 by default."""
 
-    def __init__(self, priorities: Sequence[int]) -> None:
+    def __init__(self, priorities: Sequence[int], first: Sequence[int] = ()) -> None:
         self.turns = StreamTurns(priorities)
-        self._calls = [0] * len(priorities)
+        self._calls = list(first) or [0] * len(priorities)
         self._pending: list[dict[int, None]] = [{} for _ in priorities]  # for each stream, its calls in order of number
         self._classes = priorities
         self._class_calls = dict.fromkeys(priorities, 0)  # for each class, how many calls it had
@@ -106,6 +107,11 @@ class CallLedger:
         self._pending[stream][number] = None
         return stream, number
 
+    def note(self, place: CallPlace) -> None:
+        """A call that another ledger has entered; on a stream they come in order."""
+        self._calls[place[0]] = place[1] + 1
+        self._pending[place[0]][place[1]] = None
+
     def calls_before(self, calls: Sequence[CallPlace]) -> int:
         """How many calls of their class, and parts of calls, were made before the newest, which these are."""
         return self._class_calls[self._classes[calls[0][0]]] - len(calls)
@@ -113,6 +119,14 @@ class CallLedger:
     def finish(self, call: CallPlace) -> None:
         """The call has its result. A failed one is never finished."""
         self._pending[call[0]].pop(call[1], None)
+
+    def call_counts(self) -> list[int]:
+        """How many calls there were so far, by stream."""
+        return list(self._calls)
+
+    def pending(self) -> list[list[int]]:
+        """Numbers of the calls in progress, by stream, in order."""
+        return [list(pending) for pending in self._pending]
 
     def finished(self) -> list[int]:
         """How many calls are finished, by stream: the number of the first that isn't."""

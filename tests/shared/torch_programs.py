@@ -41,7 +41,7 @@ def gathered(value: Any, group: Any = None) -> list[Any]:
 def switched(group: Any = None, lane: int = 0) -> int:
     """How many calls this rank has made of the group below: the switch's, or a host method's."""
     below = (group or dist.group.WORLD).reducer._lanes[lane].session
-    return sum(below._session._calls.ledger._calls) if below.method == "switch" else below._party._unkeyed_calls
+    return sum(below._session._calls.of_job.ledger._calls) if below.method == "switch" else below._party._unkeyed_calls
 
 
 def by_gloo() -> int:
@@ -141,7 +141,7 @@ class WaitInBackward(torch.autograd.Function):
         session = dist.group.WORLD.reducer._lanes[0].session._session
         calls, deadline = switched(), time.monotonic() + 30
         assert calls > WaitInBackward.calls_before, "no bucket was sent before the end of backward"
-        while session._calls.ledger:  # of which any is under way
+        while session._calls.of_job.ledger:  # of which any is under way
             assert time.monotonic() < deadline, "the bucket's sum came only after backward"
             time.sleep(0.001)
         WaitInBackward.summed += 1

@@ -96,6 +96,16 @@ def urgent(
 
 
 @app.command()
+def lost_switch(kills: Annotated[int, typer.Option(min=1, help="How often the switch is killed")] = 100) -> None:
+    """A switch that is killed in mid-call, in Mininet: how long ranks get no result, and how soon they are back."""
+    from tools.bench.lost_switch import measure
+
+    bench_run.require()
+    for line in measure(kills, _log):
+        typer.echo(line)
+
+
+@app.command()
 def suite(
     part: Annotated[list[str] | None, typer.Argument(metavar="[PART]...", help="[default: all]")] = None,
     quick: Quick = False,

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from switchagg.calls.call_request import CallRequest
@@ -35,6 +34,7 @@ from transport.meshes.mesh_opening import BoundPlace, connect_mesh
 
 if TYPE_CHECKING:
     from transport.worker.join_options import JoinOptions
+    from transport.worker.session import Stay, SwitchSession
 
 logger = logging.getLogger(__name__)
 
@@ -235,11 +235,13 @@ def open_fallback_group(
     bound: BoundPlace | None = None,
     closing: threading.Event | None = None,
 ) -> Group:
-    """Join a job on a switch, to go on by a host method while it has no room. addresses: of that, a (host, port) per
-    rank. fallback: its name, perhaps with a link. bound: our own place there. closing: once it is set, the group waits
-    for nothing more. Raises JobError."""
-    from transport.group.fallback_group import FallbackGroup, FallbackPaths
+    """Join a job on a switch, to go on by a host method while it has no room, or is lost. switch: or several, with
+    commas between: the job goes to the next where one is lost. addresses: of the host method, a (host, port) per rank.
+    fallback: its name, perhaps with a link. bound: our own place there. closing: once it is set, the group waits for
+    nothing more. Raises JobError."""
+    from transport.group.moving_session import MovingSession, SessionPaths
     from transport.group.switch_group import SwitchGroup
+    from transport.worker.session import SwitchSession as Session  # pulls in ZeroMQ
 
     try:
         name = parse(fallback)
@@ -249,24 +251,36 @@ def open_fallback_group(
         raise JobError(f"option fallback '{fallback}': one of {', '.join(host_methods())}, perhaps with a link")
     if options.secret == "on":
         raise JobError(f"option fallback: {not_secret(name.method)}")
-    if options.codec_spec.lossy or options.codec_spec.warmup:
-        raise JobError(f"option fallback: with a codec that loses nothing; {options.codec} has a memory of its own")
+    if options.partial:
+        raise JobError(f"option fallback: no sums that lack ranks by {name.method}; leave out backups, close_after_ns")
     if options.keys and not LINKS[name.link].keys:
         raise JobError(
             f"option fallback: {name.link} does not encrypt and the switch has keys; use {name.method}@zeromq"
         )
-    how = GroupOptions(
-        timeout_s=options.timeout_s,
-        call_timeout_s=options.call_timeout_s,
-        codec=options.codec,
-        codec_elements=options.packet_elements,
-        verify=options.verify,
-        token=options.job_token,
-        more={"keys": options.keys} if options.keys else {},
-    )
-    join = partial(SwitchGroup.join, switch, job, rank, len(addresses))
-    meet = partial(open_group, name.method, name.link, rank, addresses, job=job, options=how, bound=bound)
-    return FallbackGroup(job, rank, len(addresses), FallbackPaths(join, meet, bound, options, fallback), closing)
+    workers, switches = len(addresses), switch_list(switch)
+
+    def join(at: str, stay: "Stay", how: "JoinOptions", cancelled: threading.Event) -> "SwitchSession":
+        return Session.join(at, job, rank, workers, how, cancelled, stay)
+
+    def meet(timeout_s: float) -> Group:
+        how = GroupOptions(
+            timeout_s=timeout_s,
+            call_timeout_s=options.call_timeout_s,
+            token=options.job_token,
+            more={"keys": options.keys} if options.keys else {},
+        )
+        return open_group(name.method, name.link, rank, addresses, job=job, options=how, bound=bound)
+
+    paths = SessionPaths(switches, join, meet, fallback, bound)
+    return SwitchGroup(MovingSession(paths, job, rank, workers, options, closing))
+
+
+def switch_list(switch: str) -> list[str]:
+    """The control addresses that a text names, with commas between. Raises JobError for one that stands there twice."""
+    switches = [address.strip() for address in switch.split(",")]
+    if twice := next((address for address in switches if switches.count(address) > 1), ""):
+        raise JobError(f"the list of switches has {twice} twice: name each once")
+    return switches
 
 
 def _open_switch_group(opening: _Opening) -> Group:
@@ -290,6 +304,10 @@ def _open_switch_group(opening: _Opening) -> Group:
         raise JobError(f"method switch: {error}") from error
     if how.fallback is not None:
         return open_fallback_group(*place, opening.addresses, options, how.fallback, opening.bound)
+    if len(switch_list(place[0])) > 1:
+        raise JobError(
+            f"option switch: several, {place[0]}; to go from one to the next a job needs a fallback, as ring"
+        )
     return SwitchGroup.join(*place, opening.workers, options)
 
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from transport.group.staging import SWITCH, Staged, checked, ops_of, stage
 from transport.worker.codec_thread import ended_future, pass_on
 from transport.worker.join_options import JoinOptions
 from transport.worker.session import SwitchSession
+
+if TYPE_CHECKING:
+    from transport.group.moving_session import MovingSession
 
 
 class SwitchGroup(GroupBase):
@@ -36,7 +39,7 @@ class SwitchGroup(GroupBase):
     method = "switch"
     matching: Matching = "class"
 
-    def __init__(self, session: SwitchSession) -> None:
+    def __init__(self, session: "SwitchSession | MovingSession") -> None:
         self.rank, self.workers, self.link, self.core = session.rank, session.workers, session.link, session.core
         super().__init__()
         self._session, self.job = session, session.name
@@ -97,16 +100,6 @@ class SwitchGroup(GroupBase):
     def failure(self) -> BaseException | None:
         """See `Group`."""
         return self._session.failure
-
-    @property
-    def asked_to_leave(self) -> str:
-        """The session's."""
-        return self._session.asked_to_leave
-
-    @property
-    def generation(self) -> int:
-        """The job's."""
-        return self._session.job.generation
 
     def set_credit(self, credit_bytes: int | None) -> None:
         """See `Group`: nothing."""

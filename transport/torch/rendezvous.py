@@ -73,7 +73,8 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
     """
 
     switch: str = ""
-    """The switch's control address, tcp://host:port."""
+    """The switch's control address, tcp://host:port; or those of several, with commas between: where one is lost, a job
+    with a fallback goes to the next."""
     _: KW_ONLY
     join_timeout_s: float = 30.0
     """How long joining the switch may take once all ranks are there; never longer than the group's own time-out."""
@@ -91,7 +92,8 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
     """By default a group leaves room for more groups, too."""
     fallback: str = ""
     """A host method, `ring` for example, that calls take, with the same bits, while the switch has no slots for the
-    job. "": a job for which there are no slots at its start uses Gloo, and a running job is never asked to leave."""
+    job, or is lost. "": a job for which there are no slots at its start uses Gloo, a running job is never asked to
+    leave, and a lost switch ends it."""
 
     @classmethod
     def from_environment(cls, **defaults: Any) -> "SwitchOptions":
@@ -180,7 +182,7 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
         """This rank's address towards the switch, or `local_address` where no switch is used. Raises JobError."""
         if not (self.switch and self.name.is_switch) or self.bind or self.interface:
             return self.local_address()
-        host, port = parse_endpoint(self.switch)
+        host, port = parse_endpoint(self.switch.partition(",")[0])
         return facing(resolve_host(host), port)
 
     def join_options(self, timeout_s: float, call_timeout_s: float = CALLS_S) -> "JoinOptions":
@@ -421,6 +423,11 @@ class Rendezvous:
             token = self._token(places)
             join_options = replace(join_options, token=token, token_file="", group_timeout_s=self.timeout_s)
             job = f"{self.job}/{lane}"
+            if "," in options.switch and not options.fallback:
+                raise JobError(
+                    f"{SWITCH_VARIABLE} has several switches: to go from one to the next a job needs a fallback, "
+                    "SWITCHAGG_FALLBACK=ring"
+                )
             if options.fallback:
                 from transport.group.group_opening import (
                     open_fallback_group,  # every host method: only where one may be used

@@ -72,6 +72,7 @@ class PathDiagnosis:
                 f"{event.reason}: the switch at {_text(self.switch_address)}, one above it, a wire or a forger changes "
                 "sums; no value of this one was taken",
                 event=event,
+                recoverable=True,
             )
             return
         self.name_missing(f"no result in {event.timeouts} timeouts in a row", event)
@@ -98,7 +99,8 @@ class PathDiagnosis:
                 f"{what} this rank at {_text(self.address)} and the switch at {_text(self.switch_address)} (UDP), for "
                 f"{seconds:.0f} s, though its control plane answers; look for a firewall that drops UDP "
                 f"{self.switch_address[1]}, or an MTU below {frame_bytes(job.elements) + self.framing_bytes}, which "
-                f"{job.elements} elements per packet need (SWITCHAGG_ELEMENTS)"
+                f"{job.elements} elements per packet need (SWITCHAGG_ELEMENTS)",
+                recoverable=True,
             )
 
     def _name_missing(

@@ -23,20 +23,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from switchagg.calls.call_request import CallRequest
-from switchagg.calls.member_calls import CallPlace, MemberCalls
+from switchagg.calls.chunked_call import ArrayCall
+from switchagg.calls.member_calls import CallLedger, CallPlace, StreamTurns
 from switchagg.codecs import FIXED_POINT, Array
-from switchagg.codecs.array_codec import Reduction, Tensors
-from switchagg.codecs.compression import Compression
+from switchagg.codecs.array_codec import Tensors
 from switchagg.description import CallSignature
 from switchagg.errors import AggregationFailed, JobError
 from switchagg.job import JobConfig
 from switchagg.join import Join, MemberOptions
 from switchagg.native import library
 from switchagg.native.native_codec import missing
-from switchagg.native.native_exact import in_c
 from switchagg.option_syntax.option_fields import shared_fields
 from switchagg.priority import class_of
 from transport.contracts.group_contract import Matching
@@ -44,16 +43,25 @@ from transport.control import control_messages
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.links.hop_tags import TAG_BYTES, HopKeys
 from transport.meshes.job_key import mask_key, sum_key
-from transport.worker.coded_calls import CodedSessionCalls
 from transport.worker.exit_reason import exit_reason, listen
 from transport.worker.join_options import JoinOptions
 from transport.worker.path_diagnosis import PathDiagnosis
-from transport.worker.session_membership import SessionMembership
+from transport.worker.session_calls import Entered, SessionCalls
+from transport.worker.session_membership import Lost, SessionMembership
 from transport.worker.worker_endpoints import Admission, WorkerEndpoint
-from transport.worker.worker_loop import CallLoop, all_of
+from transport.worker.worker_loop import CallLoop, UnfinishedCall, all_of
 from transport.zeromq.keys import as_keys
 
 logger = logging.getLogger(__name__)
+
+
+class Stay(NamedTuple):
+    """What a session shares with a job that outlives its stay at the switch. on_finish(place, call): under the calls'
+    lock, before a call's caller gets its array."""
+
+    calls: SessionCalls
+    on_failure: Lost
+    on_finish: Callable[[CallPlace, ArrayCall], None]
 
 
 class SwitchSession:
@@ -74,28 +82,32 @@ class SwitchSession:
         switch: str,
         options: JoinOptions,
         cancelled: threading.Event | None = None,
+        stay: "Stay | None" = None,
     ) -> None:
         """Private: see `join`."""
         self._pid = os.getpid()
         self.name, self.rank, self.workers, self.link = join.job, join.rank, join.workers, join.link
-        self.core = _chosen_core(options)
-        spec, seed = options.codec_spec.for_workers(join.workers), options.codec_seed
-        compression = Compression(in_c(spec), join.rank, join.workers, seed)
-        self.compression = compression if spec.lossy or compression.stepwise else None
+        self.core = chosen_core(options)
         self._slowness: Callable[[], str] = end.slowness
         self._loop: CallLoop | None = None
         self._diagnosis: PathDiagnosis | None = None
-        self._membership = membership = SessionMembership(switch, join, options, self._on_beat)
-        self._coded: CodedSessionCalls | None = None
-        if self.compression is not None and (self.compression.remembers or self.compression.stepwise):
-            self._coded = CodedSessionCalls(self._submit, self.compression, membership.fail)
-        if self.rank == 0 and options.codec_spec.warning:
-            logger.warning("%s", options.codec_spec.warning)
+        lock, on_failure = (None, None) if stay is None else (stay.calls.lock, stay.on_failure)
+        self._membership = membership = SessionMembership(
+            switch, join, options, self._on_beat, lock=lock, on_failure=on_failure
+        )
+        self._stay = stay
+        self._calls = (
+            SessionCalls(join.rank, join.workers, options, self.carry, membership.fail, membership.lock)
+            if stay is None
+            else stay.calls
+        )
+        self.compression = self._calls.compression
         try:
             admitted = membership.admission(cancelled)
             if fault := admitted.fault(join):
                 raise JobError(f"the switch at {switch} {fault}")
             self.job: JobConfig = admitted.config(retry_limit=options.retries)
+            self.routed = admitted.routes
             if end.queue_pair and len(admitted.queue_pairs) != join.workers:
                 raise JobError(f"the switch at {switch} has no {options.kind.label} queue pair for each rank")
             if options.authenticate == "on" and not (admitted.hop_keys or options.kind.keys):
@@ -103,10 +115,13 @@ class SwitchSession:
             self.authenticated = bool(admitted.hop_keys) or (options.kind.keys and options.keys is not None)
             if admitted.narrowed and self.rank == 0:
                 membership.warn(admitted.narrowed)
-            split_calls = bool(options.split_calls)
-            self._calls = MemberCalls(self.job, self.rank, spec, seed, split_calls=split_calls, routed=admitted.routes)
-            membership.ledger = self._calls.ledger
-            self.classes = self._calls.ledger.turns.classes
+            if not self._calls.has_job:
+                self._calls.take_job(self.job, routed=self.routed)
+            if stay is None:
+                membership.ledger = self._calls.of_job.ledger
+            else:
+                self.begin_at(())
+            self.classes = StreamTurns([stream.priority for stream in self.job.streams]).classes
             switch_address = admitted.host or resolve_host(parse_endpoint(switch)[0]), admitted.port
             members = {place.rank: place for place in admitted.members}
             framing_bytes = options.kind.framing.packet_bytes + (TAG_BYTES if admitted.hop_keys else 0)
@@ -118,7 +133,8 @@ class SwitchSession:
             raise
         self._loop, self._diagnosis = loop, diagnosis
         membership.start(loop)
-        atexit.register(self.close)
+        if stay is None:
+            atexit.register(self.close)
         listen()
 
     def _open_loop(
@@ -145,11 +161,12 @@ class SwitchSession:
         workers: int,
         options: JoinOptions | None = None,
         cancelled: threading.Event | None = None,
+        stay: "Stay | None" = None,
     ) -> "SwitchSession":
         """Join `job` as `rank` and wait, for at most the options' timeout_s, until all `workers` have.
 
         switch: "tcp://host:port" of its control plane. options: see JoinOptions. cancelled: when it is set, the wait
-        ends.
+        ends. stay: of a job that outlives its stay at the switch.
 
         Raises JobError that names the fault: missing ranks, a disagreement, no room, no answer, an impossible argument.
         """
@@ -180,7 +197,7 @@ class SwitchSession:
                 **shared_fields(options, MemberOptions),
                 **vars(terms),
             )
-            return cls(end, join, switch, options, cancelled)
+            return cls(end, join, switch, options, cancelled, stay)
         except BaseException:
             end.close()
             raise
@@ -213,24 +230,55 @@ class SwitchSession:
     def call(self, array: Array, request: CallRequest) -> "Future[Any]":
         """Any collective of a class that the job has. array: what travels. request: with the signature that the ranks
         compare; its op is that of the switch, or "avg" of partial sums."""
-        if self._coded is None:
-            return self._submit(array, request)
-        return self._coded.begin(array, request)
+        self._membership.check_process()
+        return self._calls.call(array, request)
 
-    def _submit(self, array: Array, request: CallRequest, coding: Reduction | None = None) -> "Future[Any]":
-        """Begin a call. coding: the step of a codec that it is; None: sums are coded as those of their size are."""
-        if os.getpid() != self._pid:
-            self._membership.check_process()
-        laid_out = self._calls.lay_out(array, request, coding)
-        loop = self._loop
+    def carry(self, entered: Entered, request: CallRequest, array: Array) -> "Future[Any]":
+        """See `CallCarrier`."""
+        loop, membership = self._loop, self._membership
         assert loop is not None
-        membership = self._membership
-        with membership.lock:  # also around submit: on a stream, numbers must be in order
-            entered = self._calls.enter(laid_out)
-            if membership.departed:  # before packets leave: the sums of who has left may be complete with them
-                membership.check_departures()
-            futures = [loop.submit(place[0], call, array, partial(self._finished, place)) for place, call in entered]
+        if entered[0][1].shares.routed != self.routed:  # it was laid out for another switch
+            entered = [
+                (place, replace(call, shares=call.shares._replace(routed=self.routed))) for place, call in entered
+            ]
+        if membership.departed:  # before packets leave: the sums of who has left may be complete with them
+            membership.check_departures()
+        if self._stay is not None:
+            for place, _ in entered:
+                membership.ledger.note(place)
+        futures = [loop.submit(place[0], call, array, partial(self._finished, place, call)) for place, call in entered]
         return futures[0] if len(futures) == 1 else all_of(futures, array)
+
+    @property
+    def lease_s(self) -> float:
+        """The switch's: how long a member may be silent."""
+        return self._membership.lease_ns / 1e9
+
+    @property
+    def is_outlived(self) -> bool:
+        """Whether the job goes on after the failure of this stay."""
+        return self._membership.is_outlived
+
+    def fail(self, reason: str) -> None:
+        """End the job, here and on the other ranks, for this reason."""
+        self._membership.fail(reason)
+
+    def fail_calls(self, failure: AggregationFailed) -> None:
+        """Fail all pending and later calls of a stay that has ended."""
+        assert self._loop is not None
+        self._loop.fail(failure)
+
+    def begin_at(self, first: Sequence[int]) -> None:
+        """The numbers, by stream, of the first calls that a stay carries; under the calls' lock."""
+        self._membership.ledger = CallLedger([stream.priority for stream in self.job.streams], first)
+
+    def stop(self, failure: AggregationFailed) -> list[UnfinishedCall]:
+        """End this stay at the switch, and leave calls that aren't finished to others; none fails."""
+        self._membership.close()
+        assert self._loop is not None
+        unfinished = self._loop.stop(failure)
+        self._membership.leave(str(failure), 0.0)
+        return unfinished
 
     def finished_without(self, sizes: Sequence[int]) -> bool:
         """Whether the others have finished our next calls without us, means of so many float32, and all results are
@@ -238,9 +286,10 @@ class SwitchSession:
         sums."""
         loop = self._loop
         with self._membership.lock:
-            if loop is None or not self.job.partial or self._calls.ledger:
+            calls = self._calls.of_job
+            if loop is None or not self.job.partial or calls.ledger:
                 return False
-            return self._calls.finished_without(loop.has_early, sizes)
+            return calls.finished_without(loop.has_early, sizes)
 
     def status(self) -> dict[str, Any]:
         """The switch's report of itself and its jobs, with this job's slots (`seen`); JobError after 5 s."""
@@ -264,7 +313,7 @@ class SwitchSession:
 
     def give_up(self, reason: str) -> None:
         """See `Group`: the switch is asked for those who are missing."""
-        if self._calls.ledger and self._diagnosis is not None:
+        if self._membership.ledger and self._diagnosis is not None:
             self._diagnosis.name_missing(reason)
 
     def set_credit(self, credit_bytes: int | None) -> None:
@@ -276,8 +325,8 @@ class SwitchSession:
             return
         if not self._membership.close():
             return
-        if self._coded is not None:
-            self._coded.close()
+        if self._stay is None:
+            self._calls.close()
         atexit.unregister(self.close)
         assert self._loop is not None
         self._loop.fail(AggregationFailed("the session was closed", job=self.name, generation=self.job.generation))
@@ -299,10 +348,12 @@ class SwitchSession:
             return class_of(self.job.streams[stream].priority)
         return self.classes[-1] if priority is None else priority
 
-    def _finished(self, place: CallPlace) -> None:
+    def _finished(self, place: CallPlace, call: ArrayCall) -> None:
         """Note a call's result. A failed call stays pending: it never finishes, and `leave` must report that."""
         with self._membership.lock:
-            self._calls.ledger.finish(place)
+            self._membership.ledger.finish(place)
+            if self._stay is not None:
+                self._stay.on_finish(place, call)
 
     def _on_beat(self) -> dict[str, int]:
         """Look after the loop, and give its counters; the control thread calls it."""
@@ -320,7 +371,7 @@ class SwitchSession:
         return counters
 
 
-def _chosen_core(options: JoinOptions) -> str:
+def chosen_core(options: JoinOptions) -> str:
     """ "native" or "python"; raises JobError for a core that can't be had here."""
     if options.core == "python":
         return "python"

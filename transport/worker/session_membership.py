@@ -28,23 +28,42 @@ CANCEL_S = 0.1
 ANSWER_MARGIN_S = 5.0
 """How much longer than its own timeout a join may take to report that it failed."""
 
+GOES_ON = "goes on without the switch: "
+"""How the reason of a member begins that leaves the switch, and waits for the others at the hosts (L1)."""
+
+Lost = Callable[[AggregationFailed, bool], None]
+"""on_failure(failure, recoverable): the membership has ended. recoverable: perhaps the switch alone is lost, or the
+path to it."""
+
 
 class SessionMembership:
     """One rank's. Any fault ends in one `failure`, which fails the loop and tells the switch.
 
-    on_beat: called by the control thread with every heartbeat; it gives this rank's counters.
+    on_beat: called by the control thread with every heartbeat; it gives this rank's counters. lock: of the calls, where
+    the job outlives this membership. on_failure: is told of a failure, which fails no call if it is recoverable; quick.
     """
 
-    def __init__(self, switch: str, join: Join, options: JoinOptions, on_beat: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(
+        self,
+        switch: str,
+        join: Join,
+        options: JoinOptions,
+        on_beat: Callable[[], Mapping[str, int]],
+        lock: "threading.RLock | None" = None,
+        on_failure: Lost | None = None,
+    ) -> None:
         self.job, self.rank, self.workers, self._switch = join.job, join.rank, join.workers, switch
-        self.lock = threading.RLock()
+        self._on_failure = on_failure
+        self.is_outlived = False
+        """Whether the job goes on after the failure."""
+        self.lock = lock or threading.RLock()
         """It guards the ledger and the next three fields."""
         self.ledger = CallLedger(())  # until the switch has admitted the job
         self.departed: list[control_messages.DepartedMember] = []
         self.failure: AggregationFailed | None = None
         self._closed = False
         self._pid = os.getpid()
-        self._departed_ns = self._lease_ns = 0
+        self._departed_ns = self.lease_ns = 0
         self._timeout_s = join.timeout_ns / 1e9 + ANSWER_MARGIN_S
         self._generation: int | None = None
         self._loop: CallLoop | None = None
@@ -60,14 +79,14 @@ class SessionMembership:
     def admission(self, cancelled: threading.Event | None) -> control_messages.Admitted:
         """Wait for the admission. Raises JobError, TimeoutError."""
         admitted = self._await_admission(cancelled)
-        self._generation, self._lease_ns = admitted.generation, admitted.lease_ns
+        self._generation, self.lease_ns = admitted.generation, admitted.lease_ns
         return admitted
 
     def start(self, loop: CallLoop) -> None:
         """The loop that fails with this member; at once if it has failed."""
         with self.lock:
             self._loop = loop
-            failure = self.failure
+            failure = None if self.is_outlived else self.failure
         if failure is not None:
             loop.fail(failure)
 
@@ -92,18 +111,30 @@ class SessionMembership:
     def check_departures(self) -> None:
         """Fail if a call is pending that a member left without finishing (C7)."""
         with self.lock:
-            late = time.monotonic_ns() - self._departed_ns >= self._lease_ns if self.departed else False
+            late = time.monotonic_ns() - self._departed_ns >= self.lease_ns if self.departed else False
             # Earlier calls may still be on their way to us, whole: they get a lease's time.
             leavers = [member for member in self.departed if self.ledger.waits_for(member.calls, late=late)]
-        if leavers:
+            gone_on = [member for member in self.departed if member.reason.startswith(GOES_ON)]
+        if self._on_failure is not None and gone_on:
+            first = gone_on[0]
+            self.fail(f"{first.place} {first.reason}", (first.place.rank,), recoverable=True)
+        elif leavers:
             who = "; ".join(
                 f"{member.place} left after {sum(member.calls)} calls" + (f": {member.reason}" if member.reason else "")
                 for member in leavers
             )
-            self.fail(who, tuple(member.place.rank for member in leavers))
+            self.fail(who, tuple(member.place.rank for member in leavers), recoverable=True)
 
-    def fail(self, detail: str, missing: tuple[int, ...] = (), event: StreamFailed | None = None) -> None:
-        """Fail every pending and later call, and leave, so that the others learn of it at once."""
+    def fail(
+        self,
+        detail: str,
+        missing: tuple[int, ...] = (),
+        event: StreamFailed | None = None,
+        *,
+        recoverable: bool = False,
+    ) -> None:
+        """Fail every pending and later call, unless the job outlives this, and leave, so that the others learn of it at
+        once. recoverable: see `Lost`."""
         failure = AggregationFailed(
             detail if event and event.rank is not None else f"rank {self.rank}: {detail}",
             job=self.job,
@@ -117,11 +148,15 @@ class SessionMembership:
             if self.failure is not None or self._closed:
                 return
             self.failure = failure
+            self.is_outlived = recoverable and self._on_failure is not None
             calls_finished = self.ledger.finished()
             loop = self._loop
-        if loop is not None:
+        if loop is not None and not self.is_outlived:
             loop.fail(failure)
-        self.client.leave(calls_finished, str(failure), 0.0, isinstance(event, WrongSum))
+        if self._on_failure is not None:
+            self._on_failure(failure, recoverable)
+        reason = f"{GOES_ON if self.is_outlived else ''}{failure}"
+        self.client.leave(calls_finished, reason, 0.0, isinstance(event, WrongSum))
 
     def warn(self, reason: str) -> None:
         """Warn of what slows this rank; where warnings are errors, it ends no training."""
@@ -139,11 +174,11 @@ class SessionMembership:
             was_open, self._closed = not self._closed, True
         return was_open
 
-    def leave(self, reason: str) -> None:
+    def leave(self, reason: str, timeout_s: float = LEAVE_S) -> None:
         """Tell the switch which calls are finished, and end the control thread."""
         with self.lock:
             calls_finished = self.ledger.finished()
-        self.client.leave(calls_finished, str(self.failure or "") or reason, LEAVE_S)
+        self.client.leave(calls_finished, str(self.failure or "") or reason, timeout_s)
         self.client.close()
 
     def _await_admission(self, cancelled: threading.Event | None) -> control_messages.Admitted:
@@ -170,4 +205,4 @@ class SessionMembership:
         ranks = tuple(place.rank for place in dead)
         if self.rank in ranks:
             reason += "; this rank was taken for dead: was it stopped, or in one long call that holds the GIL?"
-        self.fail(reason, ranks)
+        self.fail(reason, ranks, recoverable=True)

@@ -111,7 +111,7 @@ def test_unequal_racks_a_worker_of_the_root_and_three_levels_sum_exactly() -> No
     with tree(rack1="root", pod="root", rack2="pod", idle="root") as net:
         sessions = net.join(["rack1", "", "rack2", "rack1", "rack2", "pod", "rack1"])
         assert [session.job.workers for session in sessions] == [7] * 7
-        assert not any(session._calls.routed for session in sessions)  # H2
+        assert not any(session._calls.of_job.routed for session in sessions)  # H2
         check_sums(sessions)
         floats = [np.full(100, rank + 0.5, np.float32) for rank in range(7)]
         for future in [session.allreduce(array) for session, array in zip(sessions, floats, strict=True)]:

@@ -202,7 +202,6 @@ def test_a_rank_that_ends_while_the_job_is_away_ends_the_calls_of_the_others(dae
     ("options", "words"),
     [
         ({"fallback": "switch"}, "option fallback 'switch': one of ring"),
-        ({"fallback": "ring", "codec": "lanes8+ef"}, "with a codec that loses nothing"),
         ({"job_priority": 8}, "job_priority 8: 0 to 7"),
         ({"weight": 0}, "weight 0: 1 to 1000"),
     ],
