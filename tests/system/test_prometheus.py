@@ -12,16 +12,19 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.transport.contracts.meshes import free_addresses
+from transport.contracts.group_contract import Group
+from transport.group.group_opening import GroupOptions, open_group
+from transport.metrics.worker_metrics import metrics_url, watched
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
-from transport.worker.join_options import JoinOptions
-from transport.worker.session import SwitchSession
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana-dashboard.json").read_text())
@@ -90,6 +93,7 @@ def test_the_rules_cover_what_an_operator_must_know() -> None:
         "SwitchGone",
         "JobFailed",
         "MemberLost",
+        "MovedToHosts",
         "Retransmissions",
         "WrongSums",
         "UnauthenticatedPackets",
@@ -106,27 +110,30 @@ def programs() -> dict[str, str]:
     return {name: path for name, path in found.items() if path is not None}
 
 
-def sums_until(session: SwitchSession, ending: threading.Event) -> None:
+def sums_until(group: Group, ending: threading.Event) -> None:
     while True:  # rank 0 says when both end
-        more = np.array([not ending.is_set() and session.rank == 0], np.int32)
-        if not session.allreduce(more).result(SOON_S)[0]:
+        more = np.array([not ending.is_set() and group.rank == 0], np.int32)
+        if not group.allreduce(more).result(SOON_S)[0]:
             return
-        session.allreduce(np.ones(40_000, np.float32)).result(SOON_S)
+        group.allreduce(np.ones(40_000, np.float32)).result(SOON_S)
 
 
 @pytest.fixture
-def metrics_of_a_job() -> Iterator[str]:
-    """Where the metrics of a switch are, on which a job of two ranks runs meanwhile."""
+def metrics_of_a_job(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Where the metrics of a switch are, on which a job of two ranks runs meanwhile, and those of its ranks; by the
+    addresses of the shipped configuration."""
+    monkeypatch.setenv("SWITCHAGG_METRICS", "0")
     here = DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=512, metrics=("127.0.0.1", 0))
-    options = JoinOptions(window_slots=64, timeout_s=SOON_S)
     ending = threading.Event()
     with SwitchDaemon(here) as daemon, ThreadPoolExecutor(2) as pool:
-        joins = [pool.submit(SwitchSession.join, daemon.control_endpoint, "job", rank, 2, options) for rank in (0, 1)]
-        zero, one = (join.result(SOON_S) for join in joins)
-        with closing(zero), closing(one):
-            calls = [pool.submit(sums_until, session, ending) for session in (zero, one)]
+        how = GroupOptions(switch=daemon.control_endpoint, fallback="ring", timeout_s=SOON_S, more={"window_slots": 64})
+        place = partial(open_group, "switch", "udp", addresses=free_addresses(2), job="job", options=how)
+        zero, one = (opening.result(SOON_S) for opening in [pool.submit(place, rank) for rank in range(2)])
+        with closing(watched(zero)), closing(watched(one)):
+            calls = [pool.submit(sums_until, group, ending) for group in (zero, one)]
             try:
-                yield urllib.parse.urlsplit(daemon.metrics_url).netloc
+                urls = {"127.0.0.1:9464": daemon.metrics_url, "127.0.0.1:9500": metrics_url()}
+                yield {address: urllib.parse.urlsplit(url).netloc for address, url in urls.items()}
             finally:
                 ending.set()
                 for call in calls:
@@ -136,12 +143,14 @@ def metrics_of_a_job() -> Iterator[str]:
 class Prometheus:
     """A server of its own, with the shipped configuration but for times and targets."""
 
-    def __init__(self, program: str, folder: Path, target: str) -> None:
+    def __init__(self, program: str, folder: Path, targets: dict[str, str]) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._address = f"127.0.0.1:{probe.getsockname()[1]}"
         text = (DEPLOY / "prometheus.yml").read_text()
-        text = text.replace("127.0.0.1:9464", target).replace(": 5s", ": 500ms")
+        for address, target in targets.items():
+            text = text.replace(address, target)
+        text = text.replace(": 5s", ": 500ms")
         (folder / "prometheus.yml").write_text(text)
         (folder / "alerts.yml").write_text(RULES)
         options = ("config.file", folder / "prometheus.yml"), ("storage.tsdb.path", folder / "data")
@@ -176,13 +185,13 @@ class Prometheus:
 
 
 def test_a_real_prometheus_evaluates_every_expression(
-    programs: dict[str, str], metrics_of_a_job: str, tmp_path: Path
+    programs: dict[str, str], metrics_of_a_job: dict[str, str], tmp_path: Path
 ) -> None:
     checked = subprocess.run(
         [programs["promtool"], "check", "config", DEPLOY / "prometheus.yml"], capture_output=True, text=True, timeout=60
     )
     assert checked.returncode == 0, checked.stderr
-    assert "SUCCESS: 7 rules found" in checked.stdout
+    assert "SUCCESS: 8 rules found" in checked.stdout
     with closing(Prometheus(programs["prometheus"], tmp_path, metrics_of_a_job)) as prometheus:
         rates = "rate(switchagg_member_results_total[5s]) > 0"
         end_s = time.monotonic() + SOON_S
@@ -199,4 +208,4 @@ def test_a_real_prometheus_evaluates_every_expression(
         assert len(used) >= 15
         firing = {alert["labels"]["alertname"] for alert in prometheus.get("/api/v1/alerts")["alerts"]}
         assert firing <= {"Retransmissions"}  # of a busy machine
-        assert len(prometheus.get("/api/v1/rules")["groups"][0]["rules"]) == 7
+        assert len(prometheus.get("/api/v1/rules")["groups"][0]["rules"]) == 8

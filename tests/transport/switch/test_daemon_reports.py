@@ -155,15 +155,20 @@ def test_full_and_closed_streams_end_no_daemon(tmp_path: Path) -> None:
             )
             for kind, redirections in streams.items()
         }
-    for kind, process in daemons.items():
-        end_s = time.monotonic() + SOON_S
-        while not (tmp_path / kind).exists():
-            assert process.poll() is None, kind
-            assert time.monotonic() < end_s
-            time.sleep(0.02)
-        control = re.search(r"control (\S+)", (tmp_path / kind).read_text())
-        assert control
-        with closing(SwitchSession.join(control[1], "train", 0, 1, OPTIONS)) as session:
-            assert session.allreduce(np.ones(40, np.int32)).result(SOON_S)[0] == 1
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(SOON_S) == 0, kind
+    try:
+        for kind, process in daemons.items():
+            end_s = time.monotonic() + SOON_S
+            while not (tmp_path / kind).exists():
+                assert process.poll() is None, kind
+                assert time.monotonic() < end_s
+                time.sleep(0.02)
+            control = re.search(r"control (\S+)", (tmp_path / kind).read_text())
+            assert control
+            with closing(SwitchSession.join(control[1], "train", 0, 1, OPTIONS)) as session:
+                assert session.allreduce(np.ones(40, np.int32)).result(SOON_S)[0] == 1
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(SOON_S) == 0, kind
+    finally:
+        for process in daemons.values():
+            process.kill()
+            process.wait(SOON_S)
