@@ -43,7 +43,7 @@ def serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
     for package in (transport, emulation.testbed.trainers):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if "testing" not in module.name and not module.name.endswith("__main__"):
+            if "testing" not in module.name and not module.name.endswith(("__main__", "torchft_group")):
                 importlib.import_module(module.name)
     assert len(os.listdir("/proc/self/task")) == 1, "threads don't survive a fork"
     gc.freeze()  # collecting garbage would copy all the pages that are shared

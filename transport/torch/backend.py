@@ -1,8 +1,10 @@
 """The process group behind `init_process_group("switchagg")`; the package's docstring says which path a call takes."""
 
 import logging
+import math
 import os
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Callable
@@ -38,12 +40,16 @@ from transport.torch.calls.tensor_layout import (
 )
 from transport.torch.calls.work import SwitchWork, TimeoutWork
 from transport.torch.collectives import GLOO, Collectives, Forward, TrafficCounts, leave_out_of_graphs
+from transport.torch.elastic.membership_rounds import NEW, GroupGeneration, MembershipRounds
 from transport.torch.gloo import gloo_devices, make_gloo
 from transport.torch.rendezvous import METHOD_VARIABLE, Rendezvous, SwitchOptions, start_name
 
 logger = logging.getLogger(__name__)
 
 DEVICES = ("cpu", "cuda")
+
+FORM_S = 10.0
+"""How long the ranks of an elastic group's generation may take to meet: they are all there. Else one has died."""
 
 
 def create(options: Any, backend_options: SwitchOptions | None) -> ProcessGroup:
@@ -55,16 +61,22 @@ def create(options: Any, backend_options: SwitchOptions | None) -> ProcessGroup:
     """
     if backend_options is not None and not isinstance(backend_options, SwitchOptions):
         raise TypeError(f"pg_options of backend switchagg: a SwitchOptions, not {type(backend_options).__name__}")
+    switch_options = backend_options or SwitchOptions.from_environment()
+    is_default = not options.global_ranks_in_group  # PyTorch's mark of the default group
+    waits = getattr(options, "enable_reconfigure", False)  # since PyTorch 2.14
+    elastic = is_default and bool(switch_options.elastic) and not waits
+    if elastic:
+        switch_options.require_elastic()
+    rank, size = options.group_rank, options.group_size
     group = SwitchProcessGroup(
-        options.store,
-        options.group_rank,
-        options.group_size,
-        options.timeout,
-        backend_options or SwitchOptions.from_environment(),
+        *(options.store, rank, size, options.timeout, switch_options),
         name=str(options.group_id),
-        forms=not (later := getattr(options, "enable_reconfigure", False)),  # since PyTorch 2.14
+        forms=not (waits or elastic),
     )
-    if not (later or options.global_ranks_in_group):  # PyTorch's mark of the default group: it names no ranks
+    group.is_reconfigurable = waits
+    if elastic:
+        group.enter(rank, size)
+    elif is_default and not waits:
         group.connect()
     return group
 
@@ -80,7 +92,7 @@ class SwitchProcessGroup(Collectives):
 
     store, rank, size, timeout: as PyTorch hands them to a backend. name: the group's, for errors. join: the function
     that joins the switch. Constructing it is a collective of the group's ranks; unless `forms` is false: then all calls
-    fail until `reconfigure`.
+    fail until `reconfigure` or `enter`.
     """
 
     def __init__(
@@ -110,13 +122,17 @@ class SwitchProcessGroup(Collectives):
         self.traffic = TrafficCounts()
         self._handle = uuid.uuid4().hex
         self._uuids: set[int] = set()
-        self._reconfigurable = not forms
+        self._is_later = False
+        self.is_reconfigurable = False
+        """It was made with enable_reconfigure=True."""
+        self.membership: MembershipRounds | None = None
+        """Of an elastic group: who its ranks are."""
         if forms:
             self._form(store, rank, size, timeout.total_seconds(), timeout)
             return
         self._form(PrefixStore(f"alone/{self._handle}", store), 0, 1, timeout.total_seconds(), timeout)
         self._rank, self._size = rank, size
-        self.reducer.fail(dist.DistBackendError("it was made with enable_reconfigure=True: call reconfigure() first"))
+        self.reducer.fail(dist.DistBackendError("it has no other ranks yet: call reconfigure() first"))
 
     def _form(self, store: Store, rank: int, size: int, limit_s: float, timeout: timedelta) -> None:
         """Begin a generation of the group: a collective of its ranks. limit_s: how long they may take to meet."""
@@ -149,7 +165,10 @@ class SwitchProcessGroup(Collectives):
         self._agreed = False
         # Gloo's options have the time-out that was set last (`_set_pg_timeout`); they don't hold Gloo's group.
         self._limit_s = now_s = partial(_limit_s, self._backend.options)
-        self.reducer = Reducer(lambda lane: replace(rendezvous, timeout_s=now_s()).open(lane), self._what, now_s)
+        # The ranks of a later generation know that the others are coming.
+        self._meeting_s = meeting_s = partial(_meeting_s, now_s, limit_s if self._is_later else math.inf)
+        self._is_later = True
+        self.reducer = Reducer(lambda lane: replace(rendezvous, timeout_s=meeting_s()).open(lane), self._what, now_s)
         self._ended = False
         # At interpreter exit too: our threads that outlive it would abort the process.
         self._close_reducer = weakref.finalize(self, _close_unless_forked, self.reducer, rendezvous, os.getpid())
@@ -181,7 +200,7 @@ class SwitchProcessGroup(Collectives):
     def _get_backend(self, device: torch.device) -> Any:
         """The present generation's Gloo, which has the group's time-out; with enable_reconfigure=True the group itself,
         which outlives it."""
-        return self if self._reconfigurable else self._backend
+        return self if self.is_reconfigurable else self._backend
 
     get_backend = _get_backend  # since PyTorch 2.14
 
@@ -194,7 +213,7 @@ class SwitchProcessGroup(Collectives):
         if self.reducer.is_open:
             return True
         if self.size() > 1 and not self._agreed:
-            replace(self.rendezvous, timeout_s=self._limit_s()).agree()
+            replace(self.rendezvous, timeout_s=self._meeting_s()).agree()
             self._agreed = True
         if not self._switchable:
             if self._exact:
@@ -359,6 +378,8 @@ class SwitchProcessGroup(Collectives):
     def shutdown(self) -> None:
         """Leave the switch and end our threads; pending calls fail. It is idempotent; destroy_process_group calls
         it."""
+        if self.membership is not None:
+            self._end_membership()
         self._close_reducer()
         if not self._ended:
             self._ended = True
@@ -371,9 +392,13 @@ class SwitchProcessGroup(Collectives):
         self.rendezvous.cancelled.set()
         self.reducer.fail(dist.DistBackendError(f"rank {self._rank} of {self._size} aborted the group"))
 
-    def errored(self) -> BaseException | None:
+    def errored(self) -> dist.DistBackendError | None:
         """Why the group works no more: a failed call, `abort`, or a dead rank that no call has met yet; else None."""
-        return self.reducer.errored
+        if (failure := self.reducer.errored) is None:
+            return None
+        error = dist.DistBackendError(f"{self._what}: {failure}")
+        error.__cause__ = failure
+        return error
 
     def get_error(self) -> Any:
         """The same in PyTorch's terms: an `ErrorType`. An aborted group has SUCCESS, as Gloo's has."""
@@ -421,6 +446,47 @@ class SwitchProcessGroup(Collectives):
         self.form_again(store, handles.index(handle), len(handles), limit_s)
         return SwitchWork.ended(self._what)
 
+    def enter(self, rank: int, size: int) -> None:
+        """Make the group elastic, and wait for its first generation, of `size` ranks in the order of `rank`; or, where
+        that has begun long ago, for the next one, with this rank at any place. Raises DistBackendError."""
+        if self._method.is_switch:  # what takes its time is done before the others wait
+            import transport.group.switch_group
+        else:
+            import transport.group.group_opening  # noqa: F401
+        self.membership = members = MembershipRounds(PrefixStore("elastic", self._store), self._options.elastic)
+        self._end_membership = weakref.finalize(self, _end_unless_forked, members, os.getpid())
+        self._take_part(members.begin(rank, size, self._limit_s()), NEW)
+
+    @property
+    def generation(self) -> GroupGeneration | None:
+        """Of an elastic group the present one; else None."""
+        return None if self.membership is None else self.membership.decision
+
+    def form_next(self, step: int) -> GroupGeneration:
+        """Leave this generation of an elastic group, and form the next with all who are alive, which must do so too.
+        step: of this rank's state. Raises DistBackendError if there are too few ranks for the group's time-out."""
+        assert self.membership is not None
+        suspects = getattr(self.reducer.errored, "missing", ())
+        self.abort()
+        return self._take_part(self.membership.next(step, self._limit_s(), suspects), step)
+
+    def _take_part(self, generation: GroupGeneration, step: int) -> GroupGeneration:
+        """Form this generation; or a later one, if ranks of it die before it stands."""
+        assert self.membership is not None
+        deadline = time.monotonic() + self._limit_s()
+        while True:
+            store = PrefixStore(f"generation/{generation.generation}", self._store)
+            rank, size = generation.members.index(self.membership.identity), len(generation.members)
+            try:
+                self.form_again(store, rank, size, min(FORM_S, self._limit_s()))
+                return generation
+            except Exception as error:
+                if time.monotonic() > deadline:
+                    raise
+                logger.warning("elastic: generation %d did not begin: %s", generation.generation, error)
+            suspects = getattr(self.reducer.errored, "missing", ())
+            generation = self.membership.next(step, max(0.0, deadline - time.monotonic()), suspects)
+
     def form_again(self, store: Store, rank: int, size: int, limit_s: float) -> None:
         """Leave the present generation and form another with the ranks that have this store. Raises what forming
         raises; the group then stays aborted."""
@@ -467,6 +533,15 @@ def _profiled(begin: Callable[..., SwitchWork], kind: str, tensors: list[torch.T
     # Record as record_function does, of a call that returns a Future; that context manager takes no tensors.
     torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction(event, ended)
     return begin(ended=ended)
+
+
+def _meeting_s(now_s: Callable[[], float], most_s: float) -> float:
+    return min(now_s(), most_s)
+
+
+def _end_unless_forked(membership: MembershipRounds, pid: int) -> None:
+    if os.getpid() == pid:
+        membership.close()
 
 
 def _close_unless_forked(reducer: Reducer, rendezvous: Rendezvous, pid: int) -> None:

@@ -25,7 +25,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from switchagg.codecs import FIXED_POINT
 from switchagg.errors import JobError
-from switchagg.job import ELEMENTS_MTU_1500, MAX_SLOTS
+from switchagg.job import ELEMENTS_MTU_1500, MAX_CHILDREN, MAX_SLOTS
 from switchagg.join import JobTerms, LocalOptions, MemberOptions
 from switchagg.option_syntax.option_fields import integer, shared_fields
 from transport.contracts.group_contract import Group
@@ -60,6 +60,7 @@ JOINED, NO_SLOTS, FAILED, STOPPED = "joined", "no slots", "failed", "stopped, si
 SLOTS_LEAST = 8
 """By default: of each of two streams four packets in flight, enough to go on while one of them is sent again."""
 
+ALIKE_OF_HOSTS = ("SWITCHAGG_BOUNDED", "SWITCHAGG_CODEC_SEED", "SWITCHAGG_ELASTIC")
 METHODS_TERMS = ("codec", "secret", "sparing", "can_fall_back")
 """Terms of a job that follow from the method and its fallback."""
 
@@ -94,6 +95,14 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
     """A host method, `ring` for example, that calls take, with the same bits, while the switch has no slots for the
     job, or is lost. "": a job for which there are no slots at its start uses Gloo, a running job is never asked to
     leave, and a lost switch ends it."""
+
+    elastic: int = integer(
+        0,
+        0,
+        MAX_CHILDREN,
+        "ranks",
+        "The default group's training goes on with so many ranks or more; 0: a death ends it",
+    )
 
     @classmethod
     def from_environment(cls, **defaults: Any) -> "SwitchOptions":
@@ -146,11 +155,15 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
     def alike(self) -> dict[str, Any]:
         """What the ranks must have alike beside the method, by name of variable: of the options that it reads."""
         name = self.name
-        options = {option.name for option in fields(JobTerms)}.difference(METHODS_TERMS) | {"fallback", "bounded"}
+        options = {option.name for option in fields(JobTerms)}.difference(METHODS_TERMS) | {
+            "fallback",
+            "bounded",
+            "elastic",
+        }
         variables = {f"SWITCHAGG_{option.upper()}": getattr(self, option) for option in sorted(options)}
         coded = name.codec not in ("", FIXED_POINT.name)
         if not name.is_switch:
-            variables = {variable: variables[variable] for variable in ("SWITCHAGG_BOUNDED", "SWITCHAGG_CODEC_SEED")}
+            variables = {variable: variables[variable] for variable in ALIKE_OF_HOSTS}
         if name.method == "gloo" or not coded:
             del variables["SWITCHAGG_CODEC_SEED"]
         if name.is_switch or name.codec:
@@ -209,6 +222,15 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
             return replace(options, slots_least=self.slots_least)
         least = min(max(SLOTS_LEAST, options.stream_count), options.requested_slots)
         return replace(options, slots_least=least, sparing=not self.fallback)
+
+    def require_elastic(self) -> None:
+        """Raise DistBackendError, in a line, if an elastic group can't have these options."""
+        refused = {"backups": self.backups, "close_after_ns": self.close_after_ns, "secret": self.name.secret}
+        if option := next((name for name, value in refused.items() if value), ""):
+            what = "secret sums" if option == "secret" else "partial sums"
+            raise dist.DistBackendError(
+                f"SWITCHAGG_ELASTIC={self.elastic}: not with {what}: leave SWITCHAGG_{option.upper()} out, or elastic"
+            )
 
     def require_switch(self) -> None:
         """Raise DistBackendError, with what to do, if no switch was named."""
