@@ -19,8 +19,8 @@ RECOVERY_S = 1.0
 @dataclass(frozen=True)
 class TimeOut:
     """seconds: the default. where: the dotted name of what holds it, "" where it is computed. set_by: the option, or
-    "constant". rule: of PROTOCOL.md, or "". ends: what happens then. exceeds: names of others; it is longer than these
-    together, by default and for any value that the options allow."""
+    "constant". rule: of PROTOCOL.md, or "". ends: what happens then. exceeds: names of others; by default it is longer
+    than these together."""
 
     name: str
     seconds: float
@@ -147,6 +147,17 @@ def table(time_outs: tuple[TimeOut, ...]) -> str:
         then = f"{entry.ends} ({entry.rule})" if entry.rule else entry.ends
         rows.append(f"| {entry.name} | {entry.seconds:g} | {entry.set_by} | {then} | {' + '.join(entry.exceeds)} |")
     return "\n".join(rows) + "\n"
+
+
+def long_lease(lease_s: float) -> str:
+    """What a lease asks of joins that have the default time-out, or "" if nothing."""
+    room_s = lease_s * TIME_OUTS["room"].seconds / TIME_OUTS["lease"].seconds
+    if room_s < TIME_OUTS["join"].seconds:
+        return ""
+    return (
+        f"a lease of {lease_s:g} s: jobs that wait for slots, and ranks that start again, may wait for {room_s:g} s; "
+        "give joins more (SWITCHAGG_JOIN_TIMEOUT_S, timeout_s)"
+    )
 
 
 def switch_patience_s(limit_s: float) -> float:

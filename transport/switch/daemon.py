@@ -21,7 +21,7 @@ from switchagg.controller.tree_controller import TreeController
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.errors import JobError, SwitchaggError, as_line
 from switchagg.membership import Event
-from transport.contracts.timeouts import CLAIMS_PER_LEASE
+from transport.contracts.timeouts import CLAIMS_PER_LEASE, long_lease
 from transport.control.control_server import ControlServer, Leaf
 from transport.control.hop_secrets import HopSecrets
 from transport.control.leaf import LeafAgent, LeafPlace
@@ -340,6 +340,8 @@ def _opening_entries(daemon: SwitchDaemon) -> Iterator[LogEntry]:
     options = daemon.options
     if daemon.dataplane.passed_over:
         yield LogEntry("data_plane", f"data plane {daemon.dataplane}")
+    if words := long_lease(options.lease_s):
+        yield LogEntry("long_lease", words, "warning")
     if options.exposure:
         yield LogEntry("exposed", options.exposure, "warning")
     if options.impairments is not None:

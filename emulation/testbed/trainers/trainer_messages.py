@@ -6,6 +6,7 @@ from typing import Any, Self
 import msgspec
 
 from emulation.results.timeline import union_ns
+from emulation.results.whole_file import write_text
 from emulation.scenario.bounds import elements_of
 from emulation.scenario.scenario import Scenario
 from emulation.scenario.scenario_tables import ParameterServer
@@ -176,4 +177,4 @@ TrainerReport = TrainingStarted | IterationReport | Evaluated | TrainingFinished
 
 def write_config(path: Path, config: TrainerConfig) -> None:
     """For people too: the file stays beside the results."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(config)))
+    write_text(path, msgspec.json.format(msgspec.json.encode(config)).decode())

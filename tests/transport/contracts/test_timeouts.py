@@ -25,6 +25,7 @@ from transport.contracts.timeouts import (
     TIME_OUTS,
     TimeOut,
     inversions,
+    long_lease,
     table,
 )
 from transport.switch.daemon import SwitchDaemon
@@ -89,6 +90,11 @@ def test_the_shortest_lease_is_longer_than_what_it_must_outlast() -> None:
         DaemonOptions(lease_s=0.9)
     with pytest.raises(SwitchaggError, match=r"drain -1 s: 0 to 3600"):
         DaemonOptions(drain_s=-1)
+
+
+def test_a_lease_that_outlasts_joins_is_reported() -> None:
+    assert long_lease(LEASE_S) == long_lease(14.0) == ""
+    assert "may wait for 40 s; give joins more (SWITCHAGG_JOIN_TIMEOUT_S, timeout_s)" in long_lease(20.0)
 
 
 def test_a_job_with_a_fallback_leaves_a_silent_switch_before_its_calls_end() -> None:
