@@ -11,7 +11,6 @@ import pytest
 
 from switchagg.errors import AggregationFailed, JobError
 from transport.control.control_client import query_status
-from transport.group import fallback_group
 from transport.group.group_opening import open_group
 from transport.meshes.mesh_opening import bind_place
 from transport.switch.daemon import SwitchDaemon
@@ -117,10 +116,7 @@ def test_a_job_leaves_for_a_more_urgent_one_and_returns_with_the_same_bits(daemo
         assert [one.tobytes() for one in own] == [one.tobytes() for one in expected]
 
 
-def test_a_job_leaves_a_switch_that_drains_and_returns_to_the_next_with_the_same_bits(
-    daemon: SwitchDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fallback_group, "REJOIN_S", 0.2, raising=False)
+def test_a_job_leaves_a_switch_that_drains_and_returns_to_the_next_with_the_same_bits(daemon: SwitchDaemon) -> None:
     training = Training(together(daemon, "patient", fallback="ring"))
     assert comes(lambda: len(training.sums[0]) > 3)
     daemon.drain("an upgrade")
