@@ -96,6 +96,17 @@ def metrics_url() -> str:
     return "" if server is None else server.url
 
 
+def stop_serving() -> None:
+    """Serve nothing more in this process, until the next group is watched."""
+    global _numbers
+    with _lock:
+        server = _servers.pop(os.getpid(), None)
+        _groups.clear()
+        _numbers = itertools.count()
+    if server is not None:
+        server.close()
+
+
 def group_families(groups: Mapping[CountedGroup, int]) -> Iterator[Metric]:
     """The metrics of a process's groups, each with its number."""
     from prometheus_client.metrics_core import GaugeMetricFamily, InfoMetricFamily

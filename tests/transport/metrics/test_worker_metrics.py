@@ -12,7 +12,7 @@ import pytest
 from switchagg.errors import SwitchaggError
 from transport.metrics import worker_metrics
 from transport.metrics.metrics_server import MetricsServer, is_open, metrics_address
-from transport.metrics.worker_metrics import metrics_url, watched
+from transport.metrics.worker_metrics import metrics_url, stop_serving, watched
 
 pytest.importorskip("prometheus_client", reason="the extra switchagg[metrics] is not installed")
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
@@ -33,11 +33,7 @@ class CountingGroup:
 @pytest.fixture(autouse=True)
 def no_server_is_left() -> Iterator[None]:
     yield
-    for server in worker_metrics._servers.values():
-        if server is not None:
-            server.close()
-    worker_metrics._servers.clear()
-    worker_metrics._groups.clear()
+    stop_serving()
 
 
 def scraped(url: str) -> dict[tuple[str, ...], float]:
