@@ -24,6 +24,7 @@ from switchagg.calls.call_request import CallRequest, own_shard
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.calls.member_calls import CallPlace
 from switchagg.calls.round_calls import Ended
+from switchagg.endpoint import NO_BETTER
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.failover.agreement import Agreement, CallPath, MemberRow, Mover, NextMove, Stage
 from switchagg.failover.part_rows import PartRows, RetainedParts
@@ -47,6 +48,8 @@ MEET_LEAST_S = 2.0
 """How long ranks that have lost a switch wait for the others, at least; else for a lease of the switch."""
 
 CLOSE_S = 5.0
+
+WRONG_SUM = NO_BETTER.partition(",")[0]
 
 _EXCHANGE = 1 << 60
 """Keys of the exchanges between ranks lie above those of calls."""
@@ -445,6 +448,8 @@ class MovingSession:
                 self._moves["moves_to_hosts"] += 1
             self._follow()
         if lost is not None:
+            if WRONG_SUM in lost.detail:
+                self._way_back.distrust()
             self._say(f"goes on with {self._fallback}, without the switch: {lost.detail}")
         self._way_back.begin()
 

@@ -1,7 +1,7 @@
 """WayBack: a rank away from the switch looks for one and joins it, in a thread of its own (L8).
 
 Rank 0 chooses among the switches of the list: the first that answers, and another where not all ranks get into that
-one. The others learn its choice with the rows that ranks exchange.
+one, but none that has given wrong sums. The others learn its choice with the rows that ranks exchange.
 """
 
 import logging
@@ -46,6 +46,7 @@ class WayBack:
         patience_s = STANDBY_S if len(switches) > 1 else TIMEOUT_NS_MAX / 1e9
         self._options = replace(options, wait_for_slots=True, timeout_s=patience_s)
         self._cancelled = threading.Event()
+        self._distrusted: set[int] = set()
         self.target = 0
         """The switch of the list that all ranks shall join; NONE: none answers."""
         self.joined: SwitchSession | None = None
@@ -60,6 +61,10 @@ class WayBack:
         if target != self.target and self._rank:
             self.target = target
             self._cancelled.set()  # the join that is under way is at another switch
+
+    def distrust(self) -> None:
+        """Never go back to the present switch."""
+        self._distrusted.add(self.target)
 
     def take(self) -> SwitchSession | None:
         """The stay that was joined, from now on the caller's."""
@@ -96,6 +101,8 @@ class WayBack:
         """The first switch of the list, from this one on and around, that answers."""
         for place in range(candidate, candidate + len(self._switches)):
             switch = place % len(self._switches)
+            if switch in self._distrusted:
+                continue
             try:
                 query_status(self._switches[switch], timeout_s=PROBE_S, keys=as_keys(self._options.keys))
             except (JobError, OSError):

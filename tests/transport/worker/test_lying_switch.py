@@ -23,6 +23,8 @@ from switchagg.errors import AggregationFailed
 from switchagg.native import library
 from switchagg.wire import RANK_AT, Bundle, Op, Packet, decode, encode
 from transport.control.control_client import query_status
+from transport.group.group_opening import open_group
+from transport.meshes.mesh_opening import bind_place
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 from transport.worker.join_options import JoinOptions
@@ -332,3 +334,21 @@ def test_without_verifying_the_same_lie_is_a_wrong_sum_that_nobody_notices(
     ended = outcomes(lying(LyingPlane, flip(0, 0)), core, [array.copy() for array in given], verify="off")
     right = np.sum(given, axis=0, dtype=np.int32)
     assert all((array != right).any() for array, _ in ended)
+
+
+def test_a_job_with_a_fallback_leaves_a_switch_that_lies_for_good(lying: Callable[..., SwitchDaemon]) -> None:
+    daemon = lying(LyingPlane, flip(0, 0))
+    places = [bind_place("tcp", "127.0.0.1") for _ in range(WORKERS)]
+    options = {"switch": daemon.control_endpoint, "bind": "127.0.0.1", "fallback": "ring", "token": TOKEN}
+
+    def train(rank: int) -> tuple[Any, dict[str, int]]:
+        addresses = [place.address for place in places]
+        with open_group("switch", "udp", rank, addresses, job="j", options=options, bound=places[rank]) as group:
+            sums = [group.allreduce(np.full(VALUES, rank, np.int32)).result(SOON_S) for _ in range(20)]
+            time.sleep(1.0)  # a job that trusts the switch would be back
+            return sums, dict(group.counters)
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for sums, counters in pool.map(train, range(WORKERS)):
+            assert all((one == sum(range(WORKERS))).all() for one in sums)
+            assert (counters["recoveries"], counters["moves_to_switch"]) == (1, 0)
