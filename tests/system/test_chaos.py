@@ -15,7 +15,21 @@ from emulation.experiments.chaos.event_schedule import first_events
 
 pytestmark = pytest.mark.system
 
-COMMAND = ["-m", "emulation.cli.main", "chaos", "--workers", "2", "--gap", "0.2", "--steps", "20", "--lease", "2"]
+COMMAND = [
+    "-m",
+    "emulation.cli.main",
+    "chaos",
+    "--workers",
+    "2",
+    "--fallback",
+    "ring",
+    "--gap",
+    "0.2",
+    "--steps",
+    "20",
+    "--lease",
+    "2",
+]
 LIMIT_S = 240.0
 
 
@@ -30,7 +44,9 @@ def test_events_of_a_seed_come_as_they_should_and_leave_nothing(requires_root_na
     out, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, f"{out}\n{errors}"
     document = json.loads((tmp_path / "chaos.json").read_text())
-    options = ChaosOptions(5, workers=2, gap_s=0.2, lap_steps=20, lease_s=2.0, events=4, kinds=tuple(kinds.split(",")))
+    options = ChaosOptions(
+        5, workers=2, fallback="ring", gap_s=0.2, lap_steps=20, lease_s=2.0, events=4, kinds=tuple(kinds.split(","))
+    )
     schedule = [event._asdict() for event in first_events(options, 4)]
     assert [{name: event[name] for name in schedule[0]} for event in document["events"]] == schedule
     assert document["sums_checked"] >= 14 * document["steps"] > 14 * 20
