@@ -24,6 +24,8 @@ class Survival(Enum):
     """A dead or stopped rank or switch ends the job on all ranks; it starts again from its checkpoint."""
     FALLBACK = "fallback"
     """The loss of a switch: calls take a host method, and return to the switch, or to the next of a list."""
+    HOSTS = "hosts"
+    """A host method, which has no switch and no leases: a silent rank is waited for longer."""
 
 
 class FaultOutcome(Enum):
@@ -42,6 +44,7 @@ class Promise(NamedTuple):
 
     nothing: FaultOutcome
     fallback: FaultOutcome
+    hosts: FaultOutcome = FaultOutcome.SAME_BITS
 
     def for_job(self, survival: Survival) -> FaultOutcome:
         outcome: FaultOutcome = getattr(self, survival.value)
@@ -99,6 +102,8 @@ class ChaosOptions:
 
     @property
     def survival(self) -> Survival:
+        if not self.name.is_switch:
+            return Survival.HOSTS
         return Survival.FALLBACK if self.fallback else Survival.NOTHING
 
     @property

@@ -100,6 +100,20 @@ def test_a_fallback_survives_switches_and_not_workers() -> None:
         ChaosOptions(0, standby=1)
 
 
+def test_host_methods_wait_for_a_silent_rank_and_end_with_a_dead_one() -> None:
+    options = ChaosOptions(0, method="ring")
+    outcomes = {}
+    for event in first_events(options, 50):
+        outcomes[event.kind] = FAULT_KINDS[event.kind].outcome(event, options.survival)
+    assert outcomes == {
+        "worker-kill": FaultOutcome.ENDS,
+        "worker-stop": FaultOutcome.EITHER,
+        "worker-pause": FaultOutcome.SAME_BITS,
+        "link-cut": FaultOutcome.EITHER,
+        "link-flap": FaultOutcome.SAME_BITS,
+    }
+
+
 def test_an_error_must_name_who_was_hit() -> None:
     kill = ChaosEvent(0, 0.0, "worker-kill", "rank 2", 0.0, "", 0)
     text = "rank 0 of 4): allreduce failed: rank 2 at 127.0.0.1:51824: no heartbeat for 4 s; missing ranks: 2"

@@ -26,7 +26,7 @@ class LinkCut(FaultKind):
     leases = (2.0, 3.0)
     expected = Promise(nothing=FaultOutcome.ENDS, fallback=FaultOutcome.SAME_BITS)
 
-    expected_of_workers = Promise(nothing=FaultOutcome.ENDS, fallback=FaultOutcome.EITHER)
+    expected_of_workers = Promise(nothing=FaultOutcome.ENDS, fallback=FaultOutcome.EITHER, hosts=FaultOutcome.EITHER)
 
     def outcome(self, event: ChaosEvent, survival: Survival) -> FaultOutcome:
         """A worker that is out of reach for long has neither switch nor hosts."""

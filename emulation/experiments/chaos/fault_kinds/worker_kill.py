@@ -12,7 +12,7 @@ class WorkerKill(FaultKind):
     name = "worker-kill"
     summary = "SIGKILL of a worker"
     weight = 3
-    expected = Promise(nothing=FaultOutcome.ENDS, fallback=FaultOutcome.ENDS)
+    expected = Promise(nothing=FaultOutcome.ENDS, fallback=FaultOutcome.ENDS, hosts=FaultOutcome.ENDS)
 
     def begin(self, casualties: Casualties, event: ChaosEvent) -> None:
         casualties.signal_rank(event.place, signal.SIGKILL)

@@ -12,7 +12,7 @@ class WorkerStop(FaultKind):
     name = "worker-stop"
     summary = "SIGSTOP of a worker, SIGCONT more than a lease later"
     leases = (2.0, 3.0)
-    expected = Promise(nothing=FaultOutcome.ENDS, fallback=FaultOutcome.EITHER)
+    expected = Promise(nothing=FaultOutcome.ENDS, fallback=FaultOutcome.EITHER, hosts=FaultOutcome.EITHER)
 
     def begin(self, casualties: Casualties, event: ChaosEvent) -> None:
         casualties.signal_rank(event.place, signal.SIGSTOP)
