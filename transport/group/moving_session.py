@@ -44,8 +44,11 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.1
 """How often a rank looks whether it shall move, and away from the switch tells the others where it is."""
 
-MEET_LEAST_S = 2.0
-"""How long ranks that have lost a switch wait for the others, at least; else for a lease of the switch."""
+MEET_S = 10.0
+"""How long ranks that have lost a switch wait for the others."""
+
+MEET_DEAD_S = 2.0
+"""How long they wait for one that the switch takes for dead, which may have lost it alone; at least a lease."""
 
 CLOSE_S = 5.0
 
@@ -144,7 +147,7 @@ class MovingSession:
         try:
             return self._join_at(self._paths.switches[0], self._options, self._closing)
         except JobError as error:
-            if not error.lacks_room and len(self._paths.switches) == 1:
+            if not error.lacks_room and (len(self._paths.switches) == 1 or self._way_back.answers(0)):
                 raise
             self._say(f"begins with {self._fallback}, without the switch: {error}")
             return None
@@ -367,8 +370,10 @@ class MovingSession:
 
     @property
     def _meet_s(self) -> float:
-        lease_s = MEET_LEAST_S if self._session is None else self._session.lease_s
-        return min(self._options.timeout_s, max(MEET_LEAST_S, lease_s))
+        if self._lost is None or not self._lost.missing:
+            return min(self._options.timeout_s, MEET_S)
+        lease_s = 0.0 if self._session is None else self._session.lease_s
+        return min(self._options.timeout_s, max(MEET_DEAD_S, lease_s))
 
     def _open_hosts(self, timeout_s: float) -> None:
         hosts = self._paths.meet(timeout_s)
@@ -433,13 +438,14 @@ class MovingSession:
         assert hosts is not None
         left = session.stop(lost or AggregationFailed("the switch is lost", job=self.name)) if session else []
         with self._lock:
-            self._session, self._lost = None, None
+            self._session = None
             try:
                 disputed = self._disputed(agreement, left)
-            except BaseException as error:
+            except BaseException as error:  # `_run` ends the job
                 for call in left:
                     call.ended(error)
                 raise
+            self._lost = None
             for place, part, ended in disputed:
                 hosts.recover(place, part, ended, class_of(self._switch_job.streams[place[0]].priority))
             self._moves["recovered_calls"] += len(disputed)
@@ -463,9 +469,7 @@ class MovingSession:
             window = self._switch_job.streams[stream].window_slots
             calls = [call for call in left if call.stream == stream]
             unfinished = dict(zip(of_switch, calls, strict=True))
-            end = min(
-                ledger.call_counts()[stream], agreement.first[stream]
-            )  # later ones are recovered when they are made
+            end = min(ledger.call_counts()[stream], agreement.first[stream])  # later ones are recovered when made
             for number in range(agreement.lowest[stream], end):
                 call = unfinished.get(number)
                 if call is not None:

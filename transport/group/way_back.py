@@ -47,6 +47,7 @@ class WayBack:
         self._options = replace(options, wait_for_slots=True, timeout_s=patience_s)
         self._cancelled = threading.Event()
         self._distrusted: set[int] = set()
+        self._troubles: set[str] = set()
         self.target = 0
         """The switch of the list that all ranks shall join; NONE: none answers."""
         self.joined: SwitchSession | None = None
@@ -65,6 +66,14 @@ class WayBack:
     def distrust(self) -> None:
         """Never go back to the present switch."""
         self._distrusted.add(self.target)
+
+    def answers(self, switch: int) -> bool:
+        """Whether this switch of the list answers now."""
+        try:
+            query_status(self._switches[switch], timeout_s=PROBE_S, keys=as_keys(self._options.keys))
+        except (JobError, OSError):
+            return False
+        return True
 
     def take(self) -> SwitchSession | None:
         """The stay that was joined, from now on the caller's."""
@@ -89,7 +98,7 @@ class WayBack:
             try:
                 self.joined = self._join(self._switches[target], self._options, self._cancelled)
             except (JobError, OSError, TimeoutError) as error:
-                logger.info("job %s, rank %d: %s", self._job, self._rank, error)
+                self._tell(f"can't go back to the switch at {self._switches[target]}: {error}")
                 candidate = target + 1
                 self._over.wait(REJOIN_S)
                 continue
@@ -97,15 +106,18 @@ class WayBack:
                 self.close()
             return
 
+    def _tell(self, trouble: str) -> None:
+        """Rank 0 warns of each trouble once."""
+        level = logging.INFO if self._rank or trouble in self._troubles else logging.WARNING
+        self._troubles.add(trouble)
+        logger.log(level, "switchagg: job %s %s", self._job, trouble)
+
     def _answering(self, candidate: int) -> int:
         """The first switch of the list, from this one on and around, that answers."""
         for place in range(candidate, candidate + len(self._switches)):
             switch = place % len(self._switches)
             if switch in self._distrusted:
                 continue
-            try:
-                query_status(self._switches[switch], timeout_s=PROBE_S, keys=as_keys(self._options.keys))
-            except (JobError, OSError):
-                continue
-            return switch
+            if self.answers(switch):
+                return switch
         return NONE

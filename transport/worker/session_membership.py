@@ -117,7 +117,7 @@ class SessionMembership:
             gone_on = [member for member in self.departed if member.reason.startswith(GOES_ON)]
         if self._on_failure is not None and gone_on:
             first = gone_on[0]
-            self.fail(f"{first.place} {first.reason}", (first.place.rank,), recoverable=True)
+            self.fail(f"{first.place} {first.reason}", recoverable=True)
         elif leavers:
             who = "; ".join(
                 f"{member.place} left after {sum(member.calls)} calls" + (f": {member.reason}" if member.reason else "")
