@@ -322,6 +322,8 @@ def test_few_pieces_of_work_a_turn(served: tuple[ControlledSwitch, PromptServer,
         deadline = time.monotonic() + 20
         while len(server.turns._waiting) < 20 and time.monotonic() < deadline:
             time.sleep(0.01)
+        with server.turns._lock:
+            pass  # now the last one has called, too
         for count in (PER_TURN, 2 * PER_TURN, 20):
             assert select.select([server.turns], [], [], 20)[0], "it calls again while work waits"
             server.turns.serve()
@@ -359,6 +361,7 @@ def test_an_address_is_taken_once_and_a_stale_one_again(tmp_path: Path) -> None:
     first = PromptServer(switch(), address, Turns())
     with pytest.raises(P4Error, match=r"a switch answers at .* already; give this one another"):
         PromptServer(switch(), address, Turns())
+    first.socket.shutdown(socket.SHUT_RDWR)  # the thread that waits for clients keeps a socket that is only closed
     first.socket.close()  # as when a switch is killed: the file stays
     second = PromptServer(switch(), address, Turns())
     assert Path(address).stat().st_mode & 0o777 == 0o600

@@ -92,4 +92,5 @@ def test_the_copy_that_one_port_loses_is_repaired(loss: float) -> None:
     assert [one.wrong for answer in answers for one in answer.operations] == [0] * 6
     chunks = 2 * -(-250_000 // 360)
     assert counted["link_sent_datagrams"] < 1.5 * chunks  # with a send for each worker: 3 times
-    assert (sum(answer.counters["retransmitted"] for answer in answers) > 0) == (loss > 0)
+    if loss:  # a rank of a busy machine may send again without any
+        assert sum(answer.counters["retransmitted"] for answer in answers) > 0
