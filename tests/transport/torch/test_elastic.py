@@ -163,15 +163,15 @@ def switch() -> Iterator[SwitchDaemon]:
     daemon.stop()
 
 
-@pytest.mark.parametrize("method", ["switch", "ring"])
-def test_a_killed_worker_costs_a_step_and_comes_back(switch: SwitchDaemon, method: str) -> None:
+def test_a_killed_worker_costs_a_step_and_comes_back(switch: SwitchDaemon) -> None:
     store, variables = host_store()
     environment = {**os.environ, **variables, "SWITCHAGG_ELASTIC": "1", "WORLD_SIZE": "3", "OMP_NUM_THREADS": "1"}
-    environment |= {"SWITCHAGG_SWITCH": switch.control_endpoint, "SWITCHAGG_METHOD": method, "GLOO_SOCKET_IFNAME": "lo"}
+    environment |= {"SWITCHAGG_SWITCH": switch.control_endpoint, "SWITCHAGG_METHOD": "switch"}
+    environment["GLOO_SOCKET_IFNAME"] = "lo"
     reader, writer = os.pipe()
 
     def start(rank: int) -> Any:
-        command = [sys.executable, str(EXAMPLE), "--work", "--steps", "200"]
+        command = [sys.executable, str(EXAMPLE), "--work", "--steps", "400"]
         return Forked(command, env={**environment, "RANK": str(rank)}, stdout=writer, stderr=subprocess.STDOUT)
 
     workers = [start(rank) for rank in range(3)]
@@ -189,13 +189,13 @@ def test_a_killed_worker_costs_a_step_and_comes_back(switch: SwitchDaemon, metho
             workers[0].wait()
             read_until(": 2 workers")
             workers[0] = start(0)
+            os.close(writer)  # what the workers alone have open now ends with them
             read_until(": 3 workers")
             for _ in range(3):
-                read_until(" of 3: step 200, sum ")
+                read_until(" of 3: step 400, sum ")
                 lines.append("")
         assert [worker.wait(30) for worker in workers] == [0] * 3
     finally:
-        os.close(writer)
         for worker in workers:
             worker.kill()
             worker.wait()
