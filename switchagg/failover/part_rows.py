@@ -155,6 +155,7 @@ class RetainedParts:
         self._parts: dict[int, PartRows] = {}
         self._below: deque[tuple[int, int]] = deque()  # (number, chunks, at least) of those below `lowest`, in order
         self._chunks_below = 0
+        self._drops = True
         self.lowest = first
         """The number of the first part that isn't finished."""
 
@@ -171,6 +172,12 @@ class RetainedParts:
         while (part := self._parts.get(self.lowest)) is not None:
             self._pass(part.form)
 
+    def tell_lowest(self) -> int:
+        """`lowest`, for the table of a rank that has lost its switch: calls that finish until its loop stops displace
+        nothing any more, since what is disputed begins there or before."""
+        self._drops = False
+        return self.lowest
+
     def of(self, number: int) -> PartRows | None:
         """What was retained of a part; None: no rank lacks any of it, or it isn't finished."""
         return self._parts.get(number)
@@ -183,7 +190,7 @@ class RetainedParts:
         self._chunks_below += chunks
         self.lowest += 1
         spacing = self._window if self._job.workers > 1 else 0
-        while self._below and self._chunks_below - self._below[0][1] >= spacing:
+        while self._drops and self._below and self._chunks_below - self._below[0][1] >= spacing:
             number, chunks = self._below.popleft()
             self._chunks_below -= chunks
             del self._parts[number]

@@ -162,7 +162,8 @@ class Rank:
 
     def enter_exchange(self) -> None:
         if self.row is None and not self.failed:
-            lowest = self.next if self.session is None else [each.lowest for each in self.session.retained]
+            is_lost, retained = self.mover.stage is Stage.LOST, self.session.retained if self.session else []
+            lowest = [each.tell_lowest() if is_lost else each.lowest for each in retained] or self.next
             self.row = self.mover.row(self.next, lowest)
 
     def leave_exchange(self, rows: list[MemberRow]) -> None:
@@ -170,7 +171,8 @@ class Rank:
         agreement = self.mover.apply(rows)
         match agreement.move:
             case NextMove.LOSE:
-                self.stop_session()
+                if self.world.rng.random() < 0.5:  # else its loop goes on until it recovers
+                    self.stop_session()
             case NextMove.TO_HOSTS:
                 self.ends = agreement.first
             case NextMove.RECOVER:
@@ -314,7 +316,8 @@ class FailoverWorld:
             rank.joined = 0
         session = rank.session
         if session is not None and (session.place not in self.planes or any(other.failed for other in self.ranks)):
-            rank.stop_session()
+            if rng.random() < 0.5:
+                rank.stop_session()
             rank.mover.session_lost(session.place)
 
     def join(self) -> None:

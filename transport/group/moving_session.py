@@ -386,7 +386,8 @@ class MovingSession:
         """Tell the others of this rank; the decision of all."""
         with self._lock:
             ledger = self._calls.of_job.ledger
-            lowest = map(max, self._first, ledger.finished())
+            is_lost = self._mover.stage is Stage.LOST
+            lowest = [each.tell_lowest() if is_lost else each.lowest for each in self._retained] or self._first
             self._mover.target = self._way_back.target
             row = self._mover.row(ledger.call_counts(), lowest)
         words = row.words()
