@@ -84,7 +84,9 @@ print([name for name in sys.modules if name.startswith(needless)])
 
 
 def test_torchrun_starts_again_after_a_rank_died(switch: SwitchDaemon) -> None:  # noqa: F811
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
+    place = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}")
+    elastic = ("--nnodes", "1:4", *place, "--rdzv-conf", "last_call_timeout=1", "--max-restarts", "3")
+    torchrun = ("-m", "torch.distributed.run", *elastic, "--nproc-per-node", "2")
     variables = {"SWITCHAGG_SWITCH": switch.control_endpoint, "SWITCHAGG_METHOD": "switch"}
     done = run(*torchrun, "tests/shared/torch_method_programs.py", "restarted", **variables, **LOCAL)
     assert done.returncode == 0, done.stderr
