@@ -62,8 +62,14 @@ def of_memory() -> Iterator[tuple[str, float]]:
 
 @pytest.mark.skipif(bool(library.missing()), reason=library.missing())
 def test_no_ratio_is_worse_than_the_file_allows() -> None:
-    measured = dict(chain(of_planes(), of_codecs(), of_packet_engines(), of_memory()))
-    assert measured.keys() >= RATIOS["least"].keys(), "a ratio that nothing measures catches nothing"
-    worse = {name: measured[name] for name, least in RATIOS["least"].items() if measured[name] < least}
-    worse |= {name: measured[name] for name, most in RATIOS["most"].items() if measured.get(name, 0) > most}
+    """Beside load a measurement may be off: what is worse is measured up to three times, and must be so each time."""
+    worse: dict[str, float] = {}
+    for attempt in range(3):
+        measured = dict(chain(of_planes(), of_codecs(), of_packet_engines(), of_memory()))
+        assert measured.keys() >= RATIOS["least"].keys(), "a ratio that nothing measures catches nothing"
+        now = {name: measured[name] for name, least in RATIOS["least"].items() if measured[name] < least}
+        now |= {name: measured[name] for name, most in RATIOS["most"].items() if measured.get(name, 0) > most}
+        worse = {name: ratio for name, ratio in now.items() if not attempt or name in worse}
+        if not worse:
+            return
     assert not worse
