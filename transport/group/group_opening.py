@@ -73,7 +73,7 @@ class GroupOptions:
     travel, as `switchagg.codecs.spec` reads it; default: as they are, on a switch "fixed_point". codec_elements: with a
     codec, E of the switch whose bits a host method shall give; default 360. codec_seed: of codecs with random numbers.
     fallback: of a switch: the host method that calls take while it has no room for the job
-    (`transport.group.fallback_group`). bounded: options of a method with bounded loss, by name, as {"tolerance": 0.02}
+    (`transport.group.moving_session`). bounded: options of a method with bounded loss, by name, as {"tolerance": 0.02}
     (`transport.bounded.bounded_table`). token, token_file: the job's secret, or a file with it: host methods' members
     know each other by it, and sums of a switch are verified with it; default: the environment's SWITCHAGG_TOKEN or
     SWITCHAGG_TOKEN_FILE. verify: whether sums of the switch, or, with a codec, of the switch whose bits a host method
