@@ -54,7 +54,7 @@ toc_object_entries = False
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_use_type_comments = False
-autodoc_mock_imports = ["mininet", "pyverbs"]
+autodoc_mock_imports = ["mininet", "pyverbs", "torchft"]
 
 markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
 
