@@ -101,7 +101,7 @@ class MovingSession:
         """Join the switch, or where it has no room, or doesn't answer and isn't alone, begin without it. Raises
         JobError."""
         self._pid = os.getpid()
-        self.name, self.rank, self.workers, self.link = name, rank, workers, options.link
+        self.name, self.rank, self.workers = name, rank, workers
         self._options = replace(options, can_fall_back=True)
         self._paths, self._fallback = paths, paths.fallback
         self._calls = SessionCalls(rank, workers, self._options, self._carry, self._fail)
@@ -135,7 +135,7 @@ class MovingSession:
             self._retain_at(session)
         self._mover = Mover(0 if session is None else place_of(session))
         self._follow()
-        self.core = session.core if session else chosen_core(options)
+        self._core = session.core if session else chosen_core(options)
         self.classes = self._calls.of_job.ledger.turns.classes
         self._thread = threading.Thread(target=self._run, name=f"mover-{name}-{rank}", daemon=True)
         self._wake.set()  # a job without a switch tells the others at once
@@ -167,6 +167,18 @@ class MovingSession:
     def finished_without(self, sizes: Sequence[int]) -> bool:
         """False: there are no partial sums (see `SwitchSession`)."""
         return False
+
+    @property
+    def link(self) -> str:
+        """The link of the present path."""
+        hosts = self._hosts
+        return self._options.link if hosts is None or self._mover.stage is Stage.AT_SWITCH else hosts.hosts.link
+
+    @property
+    def core(self) -> str:
+        """The core of the present path."""
+        hosts = self._hosts
+        return self._core if hosts is None or self._mover.stage is Stage.AT_SWITCH else hosts.hosts.core
 
     @property
     def counters(self) -> dict[str, int]:

@@ -40,7 +40,7 @@ class SwitchGroup(GroupBase):
     matching: Matching = "class"
 
     def __init__(self, session: "SwitchSession | MovingSession") -> None:
-        self.rank, self.workers, self.link, self.core = session.rank, session.workers, session.link, session.core
+        self.rank, self.workers = session.rank, session.workers
         super().__init__()
         self._session, self.job = session, session.name
         self.compression = session.compression
@@ -82,6 +82,16 @@ class SwitchGroup(GroupBase):
         future, ended = ended_future(result, staged.restore)
         done.add_done_callback(partial(pass_on, ended))
         return future
+
+    @property
+    def link(self) -> str:
+        """The session's."""
+        return self._session.link
+
+    @property
+    def core(self) -> str:
+        """The session's."""
+        return self._session.core
 
     def give_up(self, reason: str) -> None:
         """See `Group`."""

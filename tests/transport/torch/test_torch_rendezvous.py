@@ -96,7 +96,7 @@ def test_all_join(switch: FakeSwitch) -> None:
     place = {"switch": "tcp://fake:1", "job": "job/0", "rank": switch.joined[0]["rank"], "workers": 3}
     (token,) = {joined["token"] for joined in switch.joined}
     assert len(token) == 64
-    assert switch.joined[0] == {**place, **vars(wish), "token": token}
+    assert switch.joined[0] == {**place, **vars(wish), "token": token, "group_timeout_s": 10.0}
     assert (wish.packet_elements, wish.windows) == (360, (256, 256, 256))
 
 
