@@ -399,7 +399,7 @@ class MovingSession:
         with self._lock:
             ledger = self._calls.of_job.ledger
             is_lost = self._mover.stage is Stage.LOST
-            lowest = [each.tell_lowest() if is_lost else each.lowest for each in self._retained] or self._first
+            lowest = [parts.tell_lowest() if is_lost else parts.lowest for parts in self._retained] or self._first
             self._mover.target = self._way_back.target
             row = self._mover.row(ledger.call_counts(), lowest)
         words = row.words()
