@@ -100,6 +100,7 @@ def test_every_framework_example_is_listed() -> None:
     """In the guide, and above."""
     guide = (ROOT / "docs" / "pytorch.md").read_text()
     scripts = {script.stem for script in (ROOT / "examples").glob("*.py")} - {
+        "elastic_ddp",
         "exact_sums",
         "lying_switch",
         "train_ddp",

@@ -211,7 +211,7 @@ def test_w11_split_calls_have_the_bits_of_whole_ones_between_calls_that_take_tur
             for (kind, array), future in zip(calls, futures, strict=True):
                 assert future.result(SOON_S) is array or kind == "reduce_scatter"
             with sessions[rank]._membership.lock:
-                return [array.tobytes() for array in arrays], sum(sessions[rank]._calls.ledger.finished())
+                return [array.tobytes() for array in arrays], sum(sessions[rank]._calls.of_job.ledger.finished())
 
         with ThreadPoolExecutor(3) as pool:
             found.append(list(pool.map(run, range(3))))
