@@ -345,6 +345,8 @@ class MovingSession:
         finally:
             if self._lost is not None and self._failure is None:
                 self._end(self._lost)
+            self._over.set()  # a job that moves no more needs no slots
+            self._way_back.close()
             with self._lock:
                 self._calls.release()
 

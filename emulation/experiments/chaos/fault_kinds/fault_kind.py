@@ -105,6 +105,34 @@ class FaultKind(ABC):
         return rank_words(event.place) if event.target.startswith(WORKER) else switch_words()
 
 
+class SwitchFault(FaultKind):
+    """A fault of a switch."""
+
+    needs_switch = True
+    expected = Promise(nothing=FaultOutcome.ENDS, fallback=FaultOutcome.SAME_BITS)
+
+    def draw(self, chance: random.Random, options: ChaosOptions) -> tuple[str, str]:
+        return f"{SWITCH} {pick(chance, options.switches)}", ""
+
+
+class PacketFault(FaultKind):
+    """Bad packets to data ports, which change nothing. `bad_packets` makes them, by the kind's name."""
+
+    needs_switch = True
+    needs_network = True
+    leases = (0.5, 1.5)
+    expected = Promise(nothing=FaultOutcome.SAME_BITS, fallback=FaultOutcome.SAME_BITS)
+
+    def draw(self, chance: random.Random, options: ChaosOptions) -> tuple[str, str]:
+        return "", ""
+
+    def begin(self, casualties: Casualties, event: ChaosEvent) -> None:
+        casualties.send_packets(event)
+
+    def undo(self, casualties: Casualties, event: ChaosEvent) -> None:
+        casualties.stop_packets()
+
+
 def pick(chance: random.Random, count: int) -> int:
     """One of 0 … count-1; of Random's methods only `random` gives the same in all versions of Python."""
     return int(chance.random() * count)
