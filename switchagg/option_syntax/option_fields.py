@@ -4,7 +4,7 @@ What reads options (a scenario file, the environment, a join) takes them from th
 """
 
 from collections.abc import Callable
-from dataclasses import field, fields
+from dataclasses import Field, field, fields
 from typing import Any
 
 TEXT_MAX = 200
@@ -45,6 +45,18 @@ def fault_of(record: Any) -> str:
         elif "allowed" in rule and not callable(rule["allowed"]) and value not in rule["allowed"]:
             return f"{entry.name} {value[:TEXT_MAX]!r}: one of {', '.join(rule['allowed'])}"
     return ""
+
+
+def numbers_of(entry: Field[Any], several: bool = False) -> str:
+    """The numbers that a field of this dataclass may hold, in words, and what it is about where it says so.
+
+    several: with commas between.
+    """
+    rule = entry.metadata
+    words = "numbers with commas between" if several else f"a number ({type(entry.default).__name__})"
+    limits = f", {rule['low']} to {rule['high']}" if "low" in rule else ""
+    about = f" {rule['unit']}: {rule['about']}" if "low" in rule else ""
+    return f"{words}{limits}{about}"
 
 
 def shared_fields(record: Any, kind: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from switchagg.codecs import FIXED_POINT
 from switchagg.errors import JobError
 from switchagg.job import ELEMENTS_MTU_1500, MAX_CHILDREN, MAX_SLOTS
 from switchagg.join import JobTerms, LocalOptions, MemberOptions
-from switchagg.option_syntax.option_fields import integer, shared_fields
+from switchagg.option_syntax.option_fields import integer, numbers_of, shared_fields
 from transport.contracts.group_contract import Group
 from transport.group.method_name import MethodName, not_secret, parse
 from transport.links.addresses import facing, parse_endpoint, resolve_host
@@ -117,8 +117,7 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
                     listed = kind is tuple or (option.name == "window_slots" and "," in text)
                     values[option.name] = tuple(map(int, text.split(","))) if listed else kind(text)
                 except ValueError:
-                    what = "numbers with commas between" if listed else f"a number ({kind.__name__})"
-                    raise ValueError(f"{variable}={text!r}: not {what}") from None
+                    raise ValueError(f"{variable}={text!r}: not {numbers_of(option, listed)}") from None
         return cls(**values)
 
     @property
