@@ -221,7 +221,7 @@ class ControlClient:
             case control_messages.Failed():
                 self._end(answer.dead, answer.reason)
             case control_messages.Unknown():
-                self._end([], f"switch {self.switch} does not know this job any more: it was restarted")
+                self._end_without_switch("does not know this job any more: it was restarted")
 
     def _check_silence(self, now_ns: int, deadline_ns: int) -> None:
         """Give up on a switch that doesn't answer (C12)."""
@@ -229,13 +229,17 @@ class ControlClient:
             self._beats.forgive(now_ns)
         silent_ns = self._beats.silent_ns(now_ns)
         if self._phase is _Phase.RUNNING and silent_ns >= self._lease_ns:
-            self._end([], f"switch {self.switch} has not answered for {silent_ns / 1e9:.1f} s: it or the path is down")
+            self._end_without_switch(f"has not answered for {silent_ns / 1e9:.1f} s: it or the path is down")
         elif self._phase is _Phase.JOINING and now_ns >= deadline_ns:
             waited = f"within {self._join.timeout_ns / 1e9:g} s"
             if not self._answered:
                 self._end([], f"no answer from switch {self.switch} {waited}: {_why_silent(self._peer, self._keys)}")
             elif now_ns >= deadline_ns + round(JOIN_GRACE_S * 1e9):
                 self._end([], f"switch {self.switch} did not admit the job {waited}: {self._last_reason}")
+
+    def _end_without_switch(self, what: str) -> None:
+        remedy = "" if self._join.can_fall_back else "; SWITCHAGG_FALLBACK=ring lets a job go on without its switch"
+        self._end([], f"switch {self.switch} {what}{remedy}")
 
     def _end(self, dead: list[control_messages.RankAddress], reason: str, *, lacks_room: bool = False) -> None:
         phase, self._phase = self._phase, _Phase.ENDED
