@@ -238,7 +238,8 @@ class ControlClient:
                 self._end([], f"switch {self.switch} did not admit the job {waited}: {self._last_reason}")
 
     def _end_without_switch(self, what: str) -> None:
-        remedy = "" if self._join.can_fall_back else "; SWITCHAGG_FALLBACK=ring lets a job go on without its switch"
+        able = not (self._join.can_fall_back or self._join.partial or self._join.secret == "on")
+        remedy = "; SWITCHAGG_FALLBACK=ring lets a job go on without its switch" if able else ""
         self._end([], f"switch {self.switch} {what}{remedy}")
 
     def _end(self, dead: list[control_messages.RankAddress], reason: str, *, lacks_room: bool = False) -> None:
