@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from emulation.experiments.chaos.chaos_options import ChaosOptions, FaultOutcome
 from emulation.experiments.chaos.chaos_site import ChaosSite
@@ -110,18 +111,18 @@ class ChaosRun:
 
     def run(self) -> ChaosResult:
         """Raises RunFailed where not even the undisturbed run comes to its end."""
-        with ChaosSite(self.options) as site:
+        with self._open_site() as site:
             self._site = site
             self._undisturbed_lap()
-            began_s = self._zero_s = time.monotonic()
+            began_s = self._zero_s = self._now_s()
             self._start_job(0)
-            self._settle(time.monotonic_ns(), began_s)
+            self._settle(self._now_ns(), began_s)
             for group in self._groups():
                 self._wait_for(lambda: self._over, group[0].gap_s)
-                if time.monotonic() - began_s >= self.options.seconds:
+                if self._now_s() - began_s >= self.options.seconds:
                     break
                 self._meet(group)
-            self.result.seconds = time.monotonic() - began_s
+            self.result.seconds = self._now_s() - began_s
             self._end_job()
             site.stop_packets()
             self.result.surprises += site.end_switches()
@@ -161,11 +162,11 @@ class ChaosRun:
         self._errors, self._left = {}, set()
         self._ledger.restart()
         self._site.start_ranks(self.result.starts, first, last, self.options.lap_steps)
-        self._listener = ChildListener(self._site.ranks)
+        self._listen()
 
     def _end_start(self, keep_logs: bool = False) -> None:
         """Ends what is left of the ranks; the next ones belong to another start of the job."""
-        self._listener.__exit__()
+        self._listen_no_more()
         self._site.end_ranks()
         if keep_logs and self._logs is not None:
             self._site.keep_logs(self.result.starts, self._logs / f"start{self.result.starts}")
@@ -202,15 +203,15 @@ class ChaosRun:
         """An event and those that come within a second, until the job goes on, or has ended and started again."""
         if self._over:  # It ended before.
             self._surprise(group[0], "the job ended before it", self._errors)
-            self._restart(group[0], time.monotonic())
+            self._restart(group[0], self._now_s())
             return
-        begun_s = time.monotonic()
+        begun_s = self._now_s()
         records = []
         for event in group:
             if event.second:
                 self._wait_for(lambda: False, event.gap_s)
             records.append(self._begin(event))
-        hit_ns = time.monotonic_ns()
+        hit_ns = self._now_ns()
         limit_s = sum(event.duration_s for event in group) + 2 * self.options.lease_s + GRACE_S
         outcome = self._settle_within(hit_ns, limit_s)
         for record in records:
@@ -221,12 +222,12 @@ class ChaosRun:
         else:
             self._judge(group, outcome)
         if outcome == ENDED:
-            records[0].ended_s = time.monotonic() - begun_s
+            records[0].ended_s = self._now_s() - begun_s
         if outcome != WENT_ON:
             self._restart(group[0], begun_s, keep_logs=len(self.result.faults) > faults)
-            done_s = time.monotonic()
+            done_s = self._now_s()
         else:
-            done_s = (self._ledger.first_done_ns(hit_ns) or time.monotonic_ns()) / 1e9
+            done_s = (self._ledger.first_done_ns(hit_ns) or self._now_ns()) / 1e9
         records[0].recovery_s = done_s - begun_s
         self._say(self._progress(records))
         self._starved_s = 0.0
@@ -234,12 +235,12 @@ class ChaosRun:
     def _begin(self, event: ChaosEvent) -> EventRecord:
         kind = FAULT_KINDS[event.kind]
         self._where = f"event {event.number} ({event})"
-        at_s = time.monotonic() - self._zero_s
+        at_s = self._now_s() - self._zero_s
         record = EventRecord(event, at_s, kind.outcome(event, self.options.survival).value, self.result.starts)
         self.result.records.append(record)
         kind.begin(self._site, event)
         if event.duration_s:
-            self._undos.append((time.monotonic() + event.duration_s, event))
+            self._undos.append((self._now_s() + event.duration_s, event))
         return record
 
     def _settle_within(self, hit_ns: int, limit_s: float) -> str:
@@ -287,7 +288,7 @@ class ChaosRun:
         if not self.options.repeats:
             self._ledger.forget()
         self._start_job(self._checkpoint)
-        self._settle(time.monotonic_ns(), begun_s)
+        self._settle(self._now_ns(), begun_s)
 
     def _settle(self, since_ns: int, begun_s: float) -> None:
         """Waits for the first step of a start. Raises RunFailed if there is none: nothing could be tested then."""
@@ -299,7 +300,28 @@ class ChaosRun:
             )
         else:
             return
-        raise RunFailed(f"{self.result.faults[-1]} (after {time.monotonic() - begun_s:.0f} s; nothing more was tried)")
+        raise RunFailed(f"{self.result.faults[-1]} (after {self._now_s() - begun_s:.0f} s; nothing more was tried)")
+
+    # ---- what a run in virtual time has otherwise
+
+    def _open_site(self) -> ChaosSite:
+        return ChaosSite(self.options)
+
+    def _now_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def _now_s(self) -> float:
+        return self._now_ns() / 1e9
+
+    def _listen(self) -> None:
+        self._listener = ChildListener(self._site.ranks)
+
+    def _listen_no_more(self) -> None:
+        self._listener.__exit__()
+
+    def _reports(self) -> list[tuple[int, Any]]:
+        """What ranks have reported by now, after a short wait."""
+        return self._listener.hear(LOOK_S)
 
     # ---- watching
 
@@ -328,17 +350,17 @@ class ChaosRun:
 
     def _hear(self) -> None:
         """Takes the ranks' reports, and undoes what is due."""
-        for rank, report in self._listener.hear(LOOK_S):
+        for rank, report in self._reports():
             self._note(rank, report)
-        now_s = time.monotonic()
+        now_s = self._now_s()
         for due in [undo for undo in self._undos if undo[0] <= now_s]:
             self._undos.remove(due)
             FAULT_KINDS[due[1].kind].undo(self._site, due[1])
-            self._undone_ns = time.monotonic_ns()
+            self._undone_ns = self._now_ns()
         restarting = self._restarting
         self._restarting = self._site.start_ended_switches()
         if restarting and not self._restarting:
-            self._undone_ns = time.monotonic_ns()
+            self._undone_ns = self._now_ns()
 
     @property
     def _quiet(self) -> bool:
