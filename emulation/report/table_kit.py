@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A plain table: the first column to the left, the others to the right."""
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int] = (0,)) -> list[str]:
+    """A plain table. words: the columns that are aligned to the left."""
     widths = [max(len(cells[at]) for cells in (head, *rows)) for at in range(len(head))]
     lines = []
     for cells in (head, *rows):
-        first, *other_cells = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-        lines.append("  ".join([first.strip().ljust(widths[0]), *other_cells]).rstrip())
+        places = enumerate(zip(cells, widths, strict=True))
+        line = [cell.ljust(width) if at in words else cell.rjust(width) for at, (cell, width) in places]
+        lines.append("  ".join(line).rstrip())
     return lines
 
 

@@ -16,6 +16,9 @@ Fallback = Annotated[
     str, typer.Option(metavar="METHOD", help="A host method, as ring, to survive the loss of a switch")
 ]
 Standby = Annotated[int, typer.Option(help="Switches beside the first, with a --fallback")]
+Elastic = Annotated[
+    bool, typer.Option("--elastic", help="Ranks go on without one that died, which starts again alone and joins")
+]
 Place = Annotated[
     str, typer.Option(metavar="namespaces|loopback", help="Hosts with links that can be cut; processes of this host")
 ]
@@ -41,6 +44,7 @@ def chaos(
     method: Method = "switch",
     fallback: Fallback = "",
     standby: Standby = 0,
+    elastic: Elastic = False,
     on: Place = "namespaces",
     events: Events = 0,
     kinds: Kinds = "",
@@ -65,6 +69,8 @@ def chaos(
 
     `switchagg chaos --seconds 60 --fallback ring --standby 1` : switches that die cost the job nothing
 
+    `switchagg chaos --elastic --kinds worker-kill` : workers that die cost a step each
+
     `switchagg chaos --seed 7 --schedule 20` : what would happen
 
     **Exit code**: 0 if no sum was wrong, nothing hung, all came as expected and nothing is left; else 1.
@@ -77,8 +83,10 @@ def chaos(
 
         names = tuple(name.strip() for name in kinds.split(",") if name.strip())
         try:
-            survives = (fallback, standby)
-            options = ChaosOptions(seed, seconds, workers, method, on, events, *survives, names, lease, steps, gap)
+            options = ChaosOptions(
+                *(seed, seconds, workers, method, on, events, fallback, standby, names, lease, steps, gap),
+                elastic=elastic,
+            )
             possible = kinds_of(options)
         except RunFailed as error:
             stop(str(error), EXIT_USAGE)

@@ -37,18 +37,22 @@ class FaultOutcome(Enum):
     """The job goes on, and its parameters are those of the undisturbed run."""
     EITHER = "ends, named, or goes on"
     """As the one or as the other: it depends on who notices what first."""
+    STEP = "costs a step"
+    """Those that are left repeat the step, at most, and take back who was lost; no rank ends."""
 
 
 class Promise(NamedTuple):
-    """What a kind of fault shall come to, a field for each Survival, by its value."""
+    """What a kind of fault shall come to, a field for each Survival, by its value. elastic: where those would not have
+    the same bits, of a job that is elastic."""
 
     nothing: FaultOutcome
     fallback: FaultOutcome
     hosts: FaultOutcome = FaultOutcome.SAME_BITS
+    elastic: FaultOutcome = FaultOutcome.STEP
 
-    def for_job(self, survival: Survival) -> FaultOutcome:
-        outcome: FaultOutcome = getattr(self, survival.value)
-        return outcome
+    def for_job(self, options: ChaosOptions) -> FaultOutcome:
+        outcome: FaultOutcome = getattr(self, options.survival.value)
+        return self.elastic if options.elastic and outcome is not FaultOutcome.SAME_BITS else outcome
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class ChaosOptions:
     """Mean time between a recovery and the next event."""
     double: float = 0.15
     """Share of events that a second one meets within a second."""
+    elastic: bool = False
+    """Whether ranks that are left go on without one that died, and take it back."""
 
     def __post_init__(self) -> None:
         if not 2 <= self.workers <= WORKERS_MAX:

@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from emulation.experiments.chaos.chaos_options import ChaosOptions
-from emulation.experiments.chaos.chaos_run import ChaosResult, quantiles
+from emulation.experiments.chaos.chaos_result import ChaosResult, EventRecord, quantiles
 from emulation.experiments.chaos.fault_kinds.fault_kind import ChaosEvent, FaultKind
+from emulation.report.table_kit import columns
 
 FAULTS_SHOWN = 20
-
-
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int] = (0,)) -> list[str]:
-    """A plain table. words: the columns that are aligned to the left."""
-    widths = [max(len(cells[at]) for cells in (head, *rows)) for at in range(len(head))]
-    lines = []
-    for cells in (head, *rows):
-        places = enumerate(zip(cells, widths, strict=True))
-        lines.append(
-            "  ".join(cell.ljust(width) if at in words else cell.rjust(width) for at, (cell, width) in places).rstrip()
-        )
-    return lines
+COUNTS = {"wrong sums": "wrong_sums", "hangs": "hangs", "not as expected": "surprises", "leftovers": "leftovers"}
 
 
 def event_lines(result: ChaosResult) -> list[str]:
     """The events in order of time."""
     rows = [
         [
-            f"{record.at_s:.2f}",
-            str(record.event.number),
-            str(record.event),
-            record.expected,
-            record.outcome,
+            *(f"{record.at_s:.2f}", str(record.event.number), str(record.event), record.expected, record.outcome),
             "-" if record.recovery_s is None else f"{record.recovery_s:.2f}",
         ]
         for record in result.records
@@ -45,10 +32,14 @@ def event_lines(result: ChaosResult) -> list[str]:
 def recovery_lines(result: ChaosResult) -> list[str]:
     """By kind: median, p99, worst."""
     rows = [
-        [kind, str(len(times_s)), *(f"{time_s:.2f}" for time_s in quantiles(times_s))]
-        for kind, times_s in result.recoveries().items()
+        [kind, str(len(records)), *(f"{time_s:.2f}" for time_s in _times_s(records))]
+        for kind, records in result.recoveries().items()
     ]
-    return columns(("recoveries", "events", "median (s)", "p99 (s)", "worst (s)"), rows)
+    return columns(("recoveries", "events", "median (s)", "p99 (s)", "worst (s)"), rows, (0,))
+
+
+def _times_s(records: Sequence[EventRecord]) -> tuple[float, float, float]:
+    return quantiles([record.recovery_s or 0.0 for record in records])
 
 
 def schedule_lines(schedule: list[ChaosEvent]) -> list[str]:
@@ -62,23 +53,28 @@ def schedule_lines(schedule: list[ChaosEvent]) -> list[str]:
 
 def kind_lines(options: ChaosOptions, kinds: list[FaultKind]) -> list[str]:
     """The kinds of faults that these options have."""
-    rows = [[kind.name, kind.outcome_words(options.survival), kind.summary] for kind in kinds]
+    rows = [[kind.name, kind.outcome_words(options), kind.summary] for kind in kinds]
     return columns(("kind", "expected", "what happens"), rows, (0, 1, 2))
 
 
 def result_lines(result: ChaosResult) -> list[str]:
     """The whole text: events, recoveries, checks, and a line for each fault."""
     options = result.options
-    checks = (
+    checks = [
         f"{result.seconds:.0f} s, seed {options.seed}: {len(result.records)} events, {result.starts} starts of the "
         f"job, {result.steps} steps of {options.workers} ranks, {result.bad_packets} bad packets",
-        f"sums checked: {result.sums}; parameters checked: {result.steps * options.workers}",
-        f"wrong sums: {len(result.wrong_sums)}",
-        f"hangs: {len(result.hangs)}",
-        f"not as expected: {len(result.surprises)}",
-        f"leftovers: {len(result.leftovers)}",
-        *([f"disturbed: {len(result.disturbed)}"] if result.disturbed else []),
-    )
+        f"sums checked: {result.sums}; parameters checked: {result.parameters}",
+    ]
+    if options.elastic:
+        share = result.discarded / max(1, result.steps + result.discarded)
+        checks[0] = checks[0].replace("ranks,", "ranks or fewer,")
+        checks.append(
+            f"steps discarded and done again: {result.discarded} ({share:.2%}); laps compared with a run without "
+            f"faults: {result.laps_compared} of {result.laps}"
+        )
+    checks += [f"{words}: {len(getattr(result, name))}" for words, name in COUNTS.items()]
+    if result.disturbed:
+        checks.append(f"disturbed: {len(result.disturbed)}")
     faults = [f"FAULT: {fault}" for fault in result.faults[:FAULTS_SHOWN]]
     if (more := len(result.faults) - FAULTS_SHOWN) > 0:
         faults.append(f"FAULT: {more} more, which --json FILE and --report DIR have")
@@ -86,63 +82,25 @@ def result_lines(result: ChaosResult) -> list[str]:
     return [*event_lines(result), "", *recovery_lines(result), "", *checks, *faults]
 
 
-def options_document(options: ChaosOptions) -> dict[str, Any]:
-    return {
-        "seed": options.seed,
-        "seconds": options.seconds,
-        "workers": options.workers,
-        "method": options.method,
-        "fallback": options.fallback,
-        "standby": options.standby,
-        "on": options.place,
-        "events": options.events,
-        "kinds": list(options.kinds),
-        "lease_s": options.lease_s,
-        "survives": options.survival.value,
-    }
-
-
 def document(result: ChaosResult) -> dict[str, Any]:
     """All of it."""
-    return {
-        "options": options_document(result.options),
-        "seconds": result.seconds,
-        "starts": result.starts,
-        "steps": result.steps,
-        "sums_checked": result.sums,
-        "bad_packets": result.bad_packets,
-        "events": [
-            {
-                "at_s": record.at_s,
-                **record.event._asdict(),
-                "expected": record.expected,
-                "came": record.outcome,
-                "start": record.start,
-                "ended_s": record.ended_s,
-                "recovery_s": record.recovery_s,
-            }
-            for record in result.records
-        ],
-        "recoveries": {
-            kind: dict(zip(("median_s", "p99_s", "worst_s"), quantiles(times_s), strict=True))
-            | {"events": len(times_s)}
-            for kind, times_s in result.recoveries().items()
-        },
-        "wrong_sums": result.wrong_sums,
-        "hangs": result.hangs,
-        "not_as_expected": result.surprises,
-        "leftovers": result.leftovers,
-        "disturbed": result.disturbed,
+    whole = asdict(result)
+    whole["options"]["survives"] = result.options.survival.value
+    records = zip(whole.pop("records"), result.records, strict=True)
+    whole["events"] = [{**record.event._asdict(), **values, "event": str(record.event)} for values, record in records]
+    whole["recoveries"] = {
+        kind: dict(zip(("median_s", "p99_s", "worst_s"), _times_s(records), strict=True)) | {"events": len(records)}
+        for kind, records in result.recoveries().items()
     }
+    return whole
 
 
 def write(result: ChaosResult, json_file: Path | None, folder: Path | None) -> None:
     """The document as a file, and text and document in a folder."""
-    text = json.dumps(document(result), indent=1) + "\n"
+    files = {json_file: json.dumps(document(result), indent=1)} if json_file is not None else {}
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "chaos.txt").write_text("\n".join(result_lines(result)) + "\n", encoding="utf-8")
-        (folder / "chaos.json").write_text(text, encoding="utf-8")
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(text, encoding="utf-8")
+        files |= {folder / "chaos.txt": "\n".join(result_lines(result))}
+        files |= {folder / "chaos.json": json.dumps(document(result), indent=1)}
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n", encoding="utf-8")

@@ -1,20 +1,23 @@
 """A rank of a chaos run, a process of its own: it trains with DistributedDataParallel, and sums known integers beside.
 
 Nothing here knows of faults: it is the script of somebody who trains, with checks. A rank whose call fails reports the
-error and ends as a script ends whose exception nobody catches.
+error and ends as a script ends whose exception nobody catches; in an elastic job it goes on with those that are left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import logging
 import os
 import select
 import signal
 import sys
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -27,17 +30,18 @@ from emulation.experiments.chaos.known_sums import KnownSums
 from emulation.experiments.chaos.rank_reports import (
     ChaosRankPlace,
     CheckpointSaved,
+    LapReplayed,
     RankFailed,
-    RankJoined,
     RankLeft,
     StepDone,
+    StepFailed,
     SumWrong,
 )
 from emulation.testbed.children import send_report
-from emulation.workloads.workload import build_workload, compute_on_one_thread, learning_task
-from transport.torch.hook import compress
+from emulation.workloads.workload import RankWorkload, build_workload, compute_on_one_thread, learning_task
+from transport.torch.elastic import ElasticTraining
+from transport.torch.hook import switch_group
 from transport.torch.registration import register
-from transport.torch.rendezvous import SwitchOptions
 
 WORKLOAD, BATCH, RATE, MOMENTUM = "images", 8, 0.05, 0.9
 BUCKET_MB = 0.1
@@ -45,6 +49,12 @@ BUCKET_MB = 0.1
 
 CHECKPOINT_STEPS = 10
 ERROR_LENGTH_MAX = 4000
+
+# DDP keeps its buckets as they are with find_unused_parameters: else the first step after a checkpoint, or of a new
+# generation, would sum in other rows than the same step of a run that went on, and round otherwise.
+distribute = partial(
+    DistributedDataParallel, bucket_cap_mb=BUCKET_MB, find_unused_parameters=True, gradient_as_bucket_view=True
+)
 
 
 def checkpoint_path(folder: str, step: int) -> Path:
@@ -56,6 +66,7 @@ def prepare() -> None:
     import torch._dynamo  # noqa: F401  # what optimisers import
 
     import transport.torch.backend
+    import transport.torch.elastic.elastic_training
     import transport.torch.process_group
     import transport.worker.session  # noqa: F401
 
@@ -76,16 +87,31 @@ def run_rank(words: str) -> int:
     """The whole life of a rank. words: a ChaosRankPlace as JSON."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started us ends us
     faulthandler.register(signal.SIGUSR1)  # a rank that hangs is asked where
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     place = msgspec.json.decode(words, type=ChaosRankPlace)
     try:
-        ChaosTraining(place).run()
+        register()
+        compute_on_one_thread()
+        replay(place) if place.replayed else ChaosTraining(place).run()
     except Exception as error:
         words = str(error).partition("\n\nAt:\n")[0]  # what follows is a traceback, which the log has
         send_report(RankFailed(" ".join(f"{type(error).__name__}: {words}".split())[:ERROR_LENGTH_MAX]))
-        print(f"rank {place.rank}: {error}", file=sys.stderr, flush=True)
+        logging.exception("rank %d", place.rank)
         return 1
     send_report(RankLeft())
     return 0
+
+
+def _join(place: ChaosRankPlace) -> None:
+    timeout = timedelta(seconds=place.timeout_s)
+    store = PrefixStore(f"start{place.start}", TCPStore(*place.store, is_master=False, timeout=timeout))
+    dist.init_process_group("switchagg", store=store, rank=place.rank, world_size=place.workers, timeout=timeout)
+
+
+def _workload(place: ChaosRankPlace, workers: int) -> RankWorkload:
+    workload = build_workload(WORKLOAD, place.seed, place.rank, workers, BATCH, place.lap)
+    workload.use_sgd(RATE, MOMENTUM)
+    return workload
 
 
 class ChaosTraining:
@@ -93,62 +119,59 @@ class ChaosTraining:
 
     def __init__(self, place: ChaosRankPlace) -> None:
         self.place = place
-        register()
-        compute_on_one_thread()
-        timeout = timedelta(seconds=place.timeout_s)
-        store = TCPStore(*place.store, is_master=False, timeout=timeout)
-        dist.init_process_group(
-            "switchagg",
-            store=PrefixStore(f"start{place.start}", store),
-            rank=place.rank,
-            world_size=place.workers,
-            timeout=timeout,
-        )
-        send_report(RankJoined())
-        self.workload = build_workload(WORKLOAD, place.seed, place.rank, place.workers, BATCH, place.lap)
-        self.workload.use_sgd(RATE, MOMENTUM)
+        self.workload = _workload(place, place.workers)
         self.initial = {name: value.clone() for name, value in self.workload.model.state_dict().items()}
         if place.first:
             state = torch.load(checkpoint_path(place.folder, place.first), weights_only=True)
             self.workload.model.load_state_dict(state["model"])
             self.workload.optimizer.load_state_dict(state["optimizer"])
-        # DDP keeps its buckets as they are with find_unused_parameters: else the first step after a checkpoint would
-        # sum in other rows than the same step of a run that went on, and round otherwise.
-        self.model = DistributedDataParallel(
-            self.workload.model, bucket_cap_mb=BUCKET_MB, find_unused_parameters=True, gradient_as_bucket_view=True
-        )
-        if SwitchOptions.from_environment().name.codec:
-            compress(self.model, self.workload.optimizer)
-        self.sums = KnownSums(place.rank, place.workers)
+        _join(place)
+        self.training = ElasticTraining(self.workload.model, self.workload.optimizer, distributed=distribute)
+        self.training.step = self.training.step or place.first
+        self.sums = KnownSums()
 
     def run(self) -> None:
-        step, stop = self.place.first, False
-        while not stop and step != self.place.last:
-            stop = self._step(step)
-            step += 1
-        del self.model  # first: a group that ends with DDP's reducer ends with the GIL held
+        stop = False
+        while not stop and self.training.step != self.place.last:
+            stop = self._step()
+        self.training.close()
+        del self.training  # first: a group that ends with DDP's reducer ends with the GIL held
         dist.destroy_process_group()
 
-    def _step(self, step: int) -> bool:
+    def _step(self) -> bool:
         """One step; whether it was the last."""
-        position = step % self.place.lap
-        begun_ns = time.monotonic_ns()
-        if position == 0 and step != self.place.first:
-            self.workload.model.load_state_dict(self.initial)
-            self.workload.optimizer.state.clear()
-        self._save(step)
-        self.sums.start(step, self.place.rank == 0 and _asked_to_stop())
-        self.workload.loss(self.model, position).backward()
-        right, faults, stop = self.sums.check()
-        for fault in faults:
-            send_report(SumWrong(step, fault))
-        self.workload.step(position)
-        send_report(StepDone(step, begun_ns, time.monotonic_ns(), self.workload.parameter_sha256(), right))
+        training, workload, stop = self.training, self.workload, False
+        done: StepDone | None = None
+        with training:
+            begun_ns = time.monotonic_ns()
+            step, generation = training.step, self._generation
+            position = step % self.place.lap
+            workload.rank, workload.workers = training.rank, training.workers
+            if position == 0:
+                workload.model.load_state_dict(self.initial)
+                workload.optimizer.state.clear()
+            self._save(step)
+            self.sums.start(training.rank, training.workers, step, _asked_to_stop())
+            workload.loss(training, position).backward()
+            right, faults, stop = self.sums.check()
+            for fault in faults:
+                send_report(SumWrong(step, fault))
+            workload.step(position)
+            sha256, done_ns = workload.parameter_sha256(), time.monotonic_ns()
+            done = StepDone(step, begun_ns, done_ns, sha256, right, training.workers, generation)
+        send_report(done or StepFailed(step, generation))
         return stop
 
+    @property
+    def _generation(self) -> int:
+        decision = switch_group(None).generation
+        return 0 if decision is None else decision.generation
+
     def _save(self, step: int) -> None:
-        """Rank 0 saves the state before this step, in one piece or not at all, and keeps the one before."""
-        if self.place.rank or step % CHECKPOINT_STEPS or step == self.place.first:
+        """Rank 0 saves the state before this step, in one piece or not at all, and keeps the one before. The ranks of
+        an elastic job have it from each other."""
+        elastic = switch_group(None).generation is not None
+        if self.training.rank or elastic or step % CHECKPOINT_STEPS or step == self.place.first:
             return
         path = checkpoint_path(self.place.folder, step)
         partial = path.with_suffix(".partial")
@@ -159,6 +182,36 @@ class ChaosTraining:
         send_report(CheckpointSaved(step))
         with contextlib.suppress(FileNotFoundError):
             checkpoint_path(self.place.folder, step - 2 * CHECKPOINT_STEPS).unlink()
+
+
+def replay(place: ChaosRankPlace) -> None:
+    """Trains laps with as many ranks in each step as have done it in an elastic job, and without any fault: the others
+    wait, and get the state when they come in."""
+    _join(place)
+    sizes = {number for lap in place.replayed for number, _ in lap}
+    groups: dict[int, Any] = {number: dist.new_group(range(number)) for number in sorted(sizes)}
+    for number, lap in enumerate(place.replayed):
+        digests: list[str] = []
+        state: list[Any] = [None]
+        for workers, steps in lap:
+            if digests:
+                dist.broadcast_object_list(state, 0)
+            first, digests = len(digests), digests + [""] * steps
+            if place.rank < workers:
+                workload = _workload(place, workers)
+                if state[0]:
+                    workload.model.load_state_dict(state[0][0])
+                    workload.optimizer.load_state_dict(state[0][1])
+                model = distribute(workload.model, process_group=groups[workers])
+                for position in range(first, len(digests)):
+                    workload.loss(model, position).backward()
+                    workload.step(position)
+                    digests[position] = workload.parameter_sha256()
+                state = [(workload.model.state_dict(), workload.optimizer.state_dict())]
+                del model
+        if place.rank == 0:
+            send_report(LapReplayed(number, digests))
+    dist.destroy_process_group()
 
 
 def _asked_to_stop() -> bool:

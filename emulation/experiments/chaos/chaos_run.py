@@ -7,20 +7,27 @@ job start and rank. Every wait has a bound.
 from __future__ import annotations
 
 import re
-import statistics
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from emulation.experiments.chaos.chaos_options import ChaosOptions, FaultOutcome
+from emulation.experiments.chaos.chaos_result import COST_A_STEP, ENDED, HUNG, WENT_ON, ChaosResult, EventRecord
 from emulation.experiments.chaos.chaos_site import ChaosSite
-from emulation.experiments.chaos.event_schedule import events
+from emulation.experiments.chaos.event_schedule import groups
 from emulation.experiments.chaos.fault_kinds.fault_kind import ChaosEvent, is_named
 from emulation.experiments.chaos.fault_kinds.fault_table import FAULT_KINDS
-from emulation.experiments.chaos.rank_reports import CheckpointSaved, RankFailed, RankLeft, StepDone, SumWrong
-from emulation.experiments.chaos.step_ledger import StepLedger
+from emulation.experiments.chaos.rank_reports import (
+    CheckpointSaved,
+    LapReplayed,
+    RankFailed,
+    RankLeft,
+    StepDone,
+    StepFailed,
+    SumWrong,
+)
+from emulation.experiments.chaos.step_ledger import LapHistory, Members, StepLedger
 from emulation.scenario.errors import RunFailed
 from emulation.testbed.children import ChildFailed, ChildListener, CommandFailed
 from emulation.testbed.patience import Patience
@@ -32,63 +39,11 @@ GRACE_S = 10.0
 START_S = 60.0
 ATTEMPTS = 3
 SHOWN_ERRORS = 4
+REPLAYED_LAPS = 100
+"""How many laps of an elastic job are trained again to compare them, at most."""
 
 LATE = "no heartbeat for|has not answered for|taken for dead"
 """What errors say where a lease has ended."""
-
-WENT_ON, ENDED, HUNG = "went on", "ended", "hung"
-
-
-@dataclass
-class EventRecord:
-    """What came of an event. at_s: since the start of the events. recovery_s: until the first step that began after it,
-    or after the job's new start, was done by all; None: of a second event, which recovers with the first."""
-
-    event: ChaosEvent
-    at_s: float
-    expected: str
-    start: int
-    outcome: str = ""
-    ended_s: float | None = None
-    recovery_s: float | None = None
-
-
-@dataclass
-class ChaosResult:
-    """What a run has found. faults: a line each, with event, start of the job and rank. They are all counted under
-    wrong_sums, hangs, surprises (something else than what the event's kind promises) or leftovers."""
-
-    options: ChaosOptions
-    records: list[EventRecord] = field(default_factory=list)
-    seconds: float = 0.0
-    starts: int = 0
-    steps: int = 0
-    sums: int = 0
-    bad_packets: int = 0
-    wrong_sums: list[str] = field(default_factory=list)
-    hangs: list[str] = field(default_factory=list)
-    surprises: list[str] = field(default_factory=list)
-    disturbed: list[str] = field(default_factory=list)
-    """Ends that a machine explains which gave threads no CPU for half a lease: no faults."""
-    leftovers: list[str] = field(default_factory=list)
-
-    @property
-    def faults(self) -> list[str]:
-        return [*self.wrong_sums, *self.hangs, *self.surprises, *self.leftovers]
-
-    def recoveries(self) -> dict[str, list[float]]:
-        """Seconds, by kind; of events that no other met."""
-        times: dict[str, list[float]] = {}
-        for record in self.records:
-            if record.recovery_s is not None:
-                times.setdefault(record.event.kind, []).append(record.recovery_s)
-        return {kind: sorted(times[kind]) for kind in FAULT_KINDS if kind in times}
-
-
-def quantiles(times_s: list[float]) -> tuple[float, float, float]:
-    """Median, p99 and worst of sorted times."""
-    rank = min(len(times_s) - 1, -(-99 * len(times_s) // 100) - 1)
-    return statistics.median(times_s), times_s[max(0, rank)], times_s[-1]
 
 
 class ChaosRun:
@@ -97,16 +52,20 @@ class ChaosRun:
     def __init__(self, options: ChaosOptions, say: Callable[[str], None], logs: Path | None = None) -> None:
         self.options, self._say, self._logs = options, say, logs
         self.result = ChaosResult(options)
-        self._ledger = StepLedger(options.workers, options.lap_steps, options.repeats)
+        self._ledger = StepLedger(options.workers, options.lap_steps, options.repeats, options.elastic)
         self._checkpoint = 0
         self._undos: list[tuple[float, ChaosEvent]] = []
         self._undone_ns = 0
         self._restarting = False
         self._starved_s = 0.0
-        self._learning = False
+        self._learning = self._takes_back = False
+        self._faults_before = 0
         self._errors: dict[int, str] = {}
         self._left: set[int] = set()
         self._astray: set[tuple[int, int]] = set()
+        self._fallen: set[int] = set()
+        self._replayed: list[LapHistory] = []
+        self._right: dict[Members, list[str]] = {}
         self._where = "before any event"
 
     def run(self) -> ChaosResult:
@@ -114,20 +73,27 @@ class ChaosRun:
         with self._open_site() as site:
             self._site = site
             self._undisturbed_lap()
-            began_s = self._zero_s = self._now_s()
+            self._zero_s = time.monotonic()
             self._start_job(0)
-            self._settle(self._now_ns(), began_s)
-            for group in self._groups():
+            self._await_first_step()
+            first, self._takes_back = self.result.starts, self.options.elastic
+            for group in groups(self.options):
                 self._wait_for(lambda: self._over, group[0].gap_s)
-                if self._now_s() - began_s >= self.options.seconds:
+                if time.monotonic() - self._zero_s >= self.options.seconds:
                     break
                 self._meet(group)
-            self.result.seconds = self._now_s() - began_s
+            self.result.seconds = time.monotonic() - self._zero_s
+            self._takes_back = False
             self._end_job()
+            laps = [lap for lap in self._ledger.laps() if lap.start >= first]
+            if self.options.elastic and self.options.repeats:
+                self._compare_laps(laps)
             site.stop_packets()
             self.result.surprises += site.end_switches()
             self.result.bad_packets = site.bad_packets
-        self.result.steps, self.result.sums = self._ledger.steps, self._ledger.sums
+        ledger, result = self._ledger, self.result
+        result.steps, result.discarded = ledger.steps, ledger.discarded
+        result.sums, result.parameters = ledger.sums, ledger.parameters
         self.result.leftovers = [f"left behind: {line}" for line in site.leftovers.found_after()]
         return self.result
 
@@ -138,8 +104,7 @@ class ChaosRun:
         self._learning = True
         for _ in range(ATTEMPTS):
             self._say(f"undisturbed: {self.options.lap_steps} steps of {self.options.workers} ranks")
-            failure = self._lap()
-            self._end_start()
+            failure = self._train_alone(self.options.lap_steps)
             if not failure:
                 self._learning = False
                 return
@@ -147,28 +112,34 @@ class ChaosRun:
                 break
         raise RunFailed(f"the undisturbed run failed: {failure}")
 
-    def _lap(self) -> str:
-        """Why the undisturbed run failed, or ""."""
-        limit_s = START_S + self.options.lap_steps
-        self._start_job(0, self.options.lap_steps)
-        if not self._wait_for(lambda: self._over, limit_s):
-            return f"no end within {limit_s:g} s"
-        if self._errors:
-            return self._errors[min(self._errors)]
+    def _train_alone(self, steps: int, replayed: Sequence[LapHistory] = ()) -> str:
+        """Trains so many steps, or laps again, without any event. Why that failed, or ""."""
+        self._start_job(0, 0 if replayed else steps, replayed)
+        in_time = self._wait_for(lambda: self._over, START_S + steps)
+        failure = "" if in_time else f"no end within {START_S + steps:g} s"
+        if not failure and self._errors:
+            failure = self._errors[min(self._errors)]
         early = next((self._end_of(rank) for rank in range(self.options.workers) if rank not in self._left), "")
-        return "; ".join(self.result.faults[:SHOWN_ERRORS]) or early
+        failure = failure or "; ".join(self.result.faults[self._faults_before :][:SHOWN_ERRORS]) or early
+        self._end_start()
+        return failure
 
-    def _start_job(self, first: int, last: int = -1) -> None:
-        self._errors, self._left = {}, set()
-        self._ledger.restart()
-        self._site.start_ranks(self.result.starts, first, last, self.options.lap_steps)
+    def _start_job(self, first: int, last: int = -1, replayed: Sequence[LapHistory] = ()) -> None:
+        self._errors, self._left, self._fallen = {}, set(), set()
+        self._faults_before = len(self.result.faults)
+        self._ledger.restart(self.result.starts)
+        self._site.start_ranks(self.result.starts, first, last, replayed)
         self._listen()
 
-    def _end_start(self, keep_logs: bool = False) -> None:
+    def _listen(self) -> None:
+        self._heard = self._site.ranks
+        self._listener = ChildListener(self._heard)
+
+    def _end_start(self) -> None:
         """Ends what is left of the ranks; the next ones belong to another start of the job."""
         self._listen_no_more()
         self._site.end_ranks()
-        if keep_logs and self._logs is not None:
+        if len(self.result.faults) > self._faults_before and self._logs is not None:
             self._site.keep_logs(self.result.starts, self._logs / f"start{self.result.starts}")
         self._site.drop_logs(self.result.starts)
         self.result.starts += 1
@@ -182,61 +153,69 @@ class ChaosRun:
         faults = [f"rank {rank}: {error}" for rank, error in self._errors.items()]
         faults += [f"rank {rank}: status {status}" for rank in self._left if (status := self._status(rank))]
         self.result.surprises += [f"{self._where}, start {self.result.starts}, {fault}" for fault in faults]
-        self._end_start(keep_logs=bool(faults))
+        self._end_start()
+
+    def _compare_laps(self, laps: Sequence[LapHistory]) -> None:
+        """Trains laps of an elastic job again, without faults: as many ranks in each step must give the same bits."""
+        undisturbed = self._ledger.undisturbed or {}
+        right = self._right = {((self.options.workers, self.options.lap_steps),): list(undisturbed.values())}
+        self._replayed = list({lap.members: lap for lap in laps if lap.members not in right}.values())[:REPLAYED_LAPS]
+        if self._replayed:
+            self._where = "while laps were trained again"
+            self._say(f"without faults: {len(self._replayed)} laps again, with as many ranks in each step")
+            if failure := self._train_alone(len(self._replayed) * self.options.lap_steps, self._replayed):
+                self.result.surprises.append(f"{self._where}: {failure}")
+        compared = [lap for lap in laps if lap.members in right]
+        self.result.laps, self.result.laps_compared = len(laps), len(compared)
+        for lap in compared:
+            pairs = zip(lap.sha256, right[lap.members], strict=True)
+            if (step := next((step for step, (ours, theirs) in enumerate(pairs) if ours != theirs), None)) is not None:
+                members = ", ".join(f"{steps} steps of {number}" for number, steps in lap.members)
+                self.result.wrong_sums.append(
+                    f"start {lap.start}, step {lap.first + step}: parameters aren't those of a run without faults that "
+                    f"had as many ranks in each step since step {lap.first}: {members}"
+                )
 
     # ---- events
-
-    def _groups(self) -> Iterator[list[ChaosEvent]]:
-        """Events, each with the second ones that meet it."""
-        group: list[ChaosEvent] = []
-        for event in events(self.options):
-            if group and not event.second:
-                yield group
-                group = []
-            if 0 < self.options.events <= event.number:
-                break
-            group.append(event)
-        if group:
-            yield group
 
     def _meet(self, group: list[ChaosEvent]) -> None:
         """An event and those that come within a second, until the job goes on, or has ended and started again."""
         if self._over:  # It ended before.
             self._surprise(group[0], "the job ended before it", self._errors)
-            self._restart(group[0], self._now_s())
+            self._restart(group[0])
             return
-        begun_s = self._now_s()
-        records = []
+        generation = self._ledger.generation
+        records, hits_ns = [], []
         for event in group:
             if event.second:
                 self._wait_for(lambda: False, event.gap_s)
+            hits_ns.append(time.monotonic_ns())
             records.append(self._begin(event))
-        hit_ns = self._now_ns()
         limit_s = sum(event.duration_s for event in group) + 2 * self.options.lease_s + GRACE_S
-        outcome = self._settle_within(hit_ns, limit_s)
-        for record in records:
-            record.outcome = outcome
-        faults = len(self.result.faults)
+        outcome = self._settle_within(time.monotonic_ns(), limit_s)
+        if outcome == WENT_ON and self._ledger.generation != generation:
+            outcome = COST_A_STEP
         if outcome == HUNG:
             self._note_hangs(limit_s)
         else:
             self._judge(group, outcome)
-        if outcome == ENDED:
-            records[0].ended_s = self._now_s() - begun_s
-        if outcome != WENT_ON:
-            self._restart(group[0], begun_s, keep_logs=len(self.result.faults) > faults)
-            done_s = self._now_s()
-        else:
-            done_s = (self._ledger.first_done_ns(hit_ns) or self._now_ns()) / 1e9
-        records[0].recovery_s = done_s - begun_s
+        ended_s = time.monotonic()
+        ends = outcome in (ENDED, HUNG)
+        if ends:
+            self._restart(group[0])
+        for record, hit_ns in zip(records, hits_ns, strict=True):
+            record.outcome = outcome
+            record.ended_s = ended_s - hit_ns / 1e9 if outcome == ENDED else None
+            done_ns = None if ends else self._ledger.first_done_ns(hit_ns)
+            record.recovery_s = ((done_ns or time.monotonic_ns()) - hit_ns) / 1e9
         self._say(self._progress(records))
         self._starved_s = 0.0
 
     def _begin(self, event: ChaosEvent) -> EventRecord:
         kind = FAULT_KINDS[event.kind]
         self._where = f"event {event.number} ({event})"
-        at_s = self._now_s() - self._zero_s
-        record = EventRecord(event, at_s, kind.outcome(event, self.options.survival).value, self.result.starts)
+        at_s = time.monotonic() - self._zero_s
+        record = EventRecord(event, at_s, kind.outcome(event, self.options).value, self.result.starts)
         self.result.records.append(record)
         kind.begin(self._site, event)
         if event.duration_s:
@@ -247,24 +226,26 @@ class ChaosRun:
         """Waits for the job's end, or for a step that all ranks began after all that happens was over."""
 
         def settled() -> bool:
-            if self._errors or any(self._status(rank) is not None for rank in range(self.options.workers)):
+            if not self.options.elastic and (self._errors or any(self._status(rank) is not None for rank in ranks)):
                 return self._over
-            return self._quiet and self._ledger.first_done_ns(self._quiet_ns(hit_ns)) is not None
+            since_ns = max(hit_ns, self._undone_ns)
+            all_back = self._quiet and self._ledger.first_done_ns(since_ns, self.options.workers) is not None
+            return all_back or self._over
 
+        ranks = range(self.options.workers)
         if not self._wait_for(settled, limit_s):
             return HUNG
         return ENDED if self._over else WENT_ON
 
-    def _quiet_ns(self, hit_ns: int) -> int:
-        return max(hit_ns, self._undone_ns)
-
     def _judge(self, group: list[ChaosEvent], outcome: str) -> None:
         """Compares what came of an event, or of several that met each other, with what their kinds promise."""
         kinds = [FAULT_KINDS[event.kind] for event in group]
-        expected = [kind.outcome(event, self.options.survival) for kind, event in zip(kinds, group, strict=True)]
-        if outcome == WENT_ON:
-            if FaultOutcome.ENDS in expected:
-                self._surprise(group[0], "the job went on", {})
+        expected = {kind.outcome(event, self.options) for kind, event in zip(kinds, group, strict=True)}
+        if outcome == WENT_ON and FaultOutcome.ENDS in expected:
+            self._surprise(group[0], "the job went on", {})
+        if outcome == COST_A_STEP and expected == {FaultOutcome.SAME_BITS}:
+            self._surprise(group[0], "the ranks formed a new generation", {})
+        if outcome != ENDED:
             return
         if {FaultOutcome.ENDS, FaultOutcome.EITHER}.isdisjoint(expected):
             self._surprise(group[0], "the job ended", self._errors)
@@ -278,21 +259,21 @@ class ChaosRun:
             elif not any(is_named(kind, event, rank, error) for kind, event in zip(kinds, group, strict=True)):
                 self._surprise(group[0], f"rank {rank} names another cause", {rank: error})
 
-    def _restart(self, event: ChaosEvent, begun_s: float, keep_logs: bool = False) -> None:
+    def _restart(self, event: ChaosEvent) -> None:
         """Starts the job again from its checkpoint, once what the event did is undone."""
         if not self._wait_for(lambda: self._quiet, event.duration_s + GRACE_S):
             raise RunFailed(f"event {event.number}: {event} couldn't be undone")
-        self._end_start(keep_logs)
+        self._end_start()
         for number in range(self.options.switches):
             self._site.start_switch(number)
         if not self.options.repeats:
-            self._ledger.forget()
+            self._ledger.undisturbed = None
         self._start_job(self._checkpoint)
-        self._settle(self._now_ns(), begun_s)
+        self._await_first_step()
 
-    def _settle(self, since_ns: int, begun_s: float) -> None:
-        """Waits for the first step of a start. Raises RunFailed if there is none: nothing could be tested then."""
-        if not self._wait_for(lambda: self._over or self._ledger.first_done_ns(since_ns) is not None, START_S):
+    def _await_first_step(self) -> None:
+        """Raises RunFailed if a start has none: nothing could be tested then."""
+        if not self._wait_for(lambda: self._over or self._ledger.first_done_ns(0) is not None, START_S):
             self._note_hangs(START_S)
         elif self._over:
             self.result.surprises.append(
@@ -300,28 +281,7 @@ class ChaosRun:
             )
         else:
             return
-        raise RunFailed(f"{self.result.faults[-1]} (after {self._now_s() - begun_s:.0f} s; nothing more was tried)")
-
-    # ---- what a run in virtual time has otherwise
-
-    def _open_site(self) -> ChaosSite:
-        return ChaosSite(self.options)
-
-    def _now_ns(self) -> int:
-        return time.monotonic_ns()
-
-    def _now_s(self) -> float:
-        return self._now_ns() / 1e9
-
-    def _listen(self) -> None:
-        self._listener = ChildListener(self._site.ranks)
-
-    def _listen_no_more(self) -> None:
-        self._listener.__exit__()
-
-    def _reports(self) -> list[tuple[int, Any]]:
-        """What ranks have reported by now, after a short wait."""
-        return self._listener.hear(LOOK_S)
+        raise RunFailed(f"{self.result.faults[-1]} (nothing more was tried)")
 
     # ---- watching
 
@@ -356,7 +316,13 @@ class ChaosRun:
         for due in [undo for undo in self._undos if undo[0] <= now_s]:
             self._undos.remove(due)
             FAULT_KINDS[due[1].kind].undo(self._site, due[1])
-            self._undone_ns = self._now_ns()
+            self._undone_ns = time.monotonic_ns()
+        for rank in [rank for rank in self._fallen if self._status(rank) is not None]:
+            self._fallen.remove(rank)
+            self._site.start_rank(rank)
+        if self._heard is not self._site.ranks:
+            self._listener.__exit__()
+            self._listen()
         restarting = self._restarting
         self._restarting = self._site.start_ended_switches()
         if restarting and not self._restarting:
@@ -377,10 +343,17 @@ class ChaosRun:
                 if fault and (self.result.starts, rank) not in self._astray:
                     self._astray.add((self.result.starts, rank))  # and later steps follow from this one
                     self.result.wrong_sums.append(f"{where}, rank {rank}: {fault}")
+            case StepFailed(step, generation):
+                self._ledger.note_failed(step, generation)
             case CheckpointSaved(step):
                 self._checkpoint = step
             case SumWrong(step, what):
                 self.result.wrong_sums.append(f"{where}, rank {rank}, step {step}: {what}")
+            case LapReplayed(number, sha256):
+                self._right[self._replayed[number].members] = sha256
+            case RankFailed(error) if self._takes_back:
+                self.result.surprises.append(f"{where}: rank {rank} ended: {error}")
+                self._fallen.add(rank)
             case RankFailed(error):
                 self._errors[rank] = error
             case RankLeft():
@@ -395,6 +368,7 @@ class ChaosRun:
             self._site.ask_where(rank)
         time.sleep(0.5)
         names = ", ".join(map(str, silent))
+        names += "".join(f" ({self._end_of(rank)})" for rank in range(self.options.workers) if rank not in silent)
         self.result.hangs.append(
             f"{self._where}, start {self.result.starts}: rank {names} neither went on nor ended within {limit_s:.0f} s"
         )

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, cast
@@ -27,9 +28,10 @@ from emulation.experiments.chaos.chaos_network import (
     switch_node,
 )
 from emulation.experiments.chaos.chaos_options import NAMESPACES, ChaosOptions
-from emulation.experiments.chaos.fault_kinds.fault_kind import SWITCH, ChaosEvent
+from emulation.experiments.chaos.fault_kinds.fault_kind import SWITCH, WORKER, ChaosEvent
 from emulation.experiments.chaos.leftovers import Leftovers
 from emulation.experiments.chaos.rank_reports import ChaosRankPlace, RankReport
+from emulation.experiments.chaos.step_ledger import LapHistory
 from emulation.scenario.errors import RunFailed
 from emulation.testbed.children import Child
 from emulation.testbed.netns import wait_readable
@@ -120,37 +122,37 @@ class ChaosSite:
 
     # ---- the job
 
-    def start_ranks(self, start: int, first: int, last: int, lap: int) -> None:
-        """The processes of all ranks."""
+    def start_ranks(self, start: int, first: int, last: int, replayed: Sequence[LapHistory] = ()) -> None:
+        """The processes of all ranks. The arguments are those of ChaosRankPlace."""
+        options = self.options
+        self._place = ChaosRankPlace(
+            *(0, options.workers, self.store, start, first, last, options.lap_steps, str(self.folder), options.seed),
+            GROUP_TIMEOUT_S,
+            [lap.members for lap in replayed],
+        )
+        self.ranks = [self._new_rank(rank) for rank in range(options.workers)]
+
+    def start_rank(self, rank: int) -> None:
+        """Again, alone. Nothing happens if it lives."""
+        if self.ranks and self.ranks[rank].process.poll() is not None:
+            cast(NurseryProcess, self.ranks[rank].process).close()
+            self.ranks[rank].log.close()
+            self.ranks = [*self.ranks[:rank], self._new_rank(rank), *self.ranks[rank + 1 :]]
+
+    def _new_rank(self, rank: int) -> Child[RankReport]:
         options = self.options
         environment = {"SWITCHAGG_METHOD": options.method, "MASTER_ADDR": self.store[0], "TMPDIR": str(self.folder)}
         if self.places:
             environment["SWITCHAGG_SWITCH"] = ",".join(place.control for place in self.places)
         if options.fallback:
             environment["SWITCHAGG_FALLBACK"] = options.fallback
-        self.ranks = []
-        for rank in range(options.workers):
-            place = ChaosRankPlace(
-                rank,
-                options.workers,
-                self.store,
-                start,
-                first,
-                last,
-                lap,
-                str(self.folder),
-                options.seed,
-                GROUP_TIMEOUT_S,
-            )
-            log = self.log(f"start{start}-rank{rank}")
-            process = self.nursery.start(
-                f"{ROOM}.chaos_rank:run_rank",
-                msgspec.json.encode(place).decode(),
-                environment,
-                log,
-                self.network.pid(rank_node(rank)),
-            )
-            self.ranks.append(Child(f"rank {rank}", cast(Any, process), RankReport, log))
+        if options.elastic and not self._place.replayed:
+            environment["SWITCHAGG_ELASTIC"] = "1"
+        place = msgspec.structs.replace(self._place, rank=rank)
+        log = self.log(f"start{place.start}-rank{rank}")
+        words, inside = msgspec.json.encode(place).decode(), self.network.pid(rank_node(rank))
+        process = self.nursery.start(f"{ROOM}.chaos_rank:run_rank", words, environment, log, inside)
+        return Child(f"rank {rank}", cast(Any, process), RankReport, log)
 
     def ask_to_stop(self) -> None:
         """All ranks end after a step that rank 0 begins later."""
@@ -190,12 +192,20 @@ class ChaosSite:
 
     # ---- what faults do
 
-    def signal_rank(self, rank: int, number: int) -> None:
-        cast(NurseryProcess, self.ranks[rank].process).send_signal(signal.Signals(number))
-
-    def signal_switch(self, switch: int, number: int) -> None:
-        if process := self._switches.get(switch):
+    def signal(self, target: str, number: int) -> None:
+        if process := self._process(target):
             process.send_signal(signal.Signals(number))
+
+    def start(self, target: str) -> None:
+        kind, place = target.split()
+        begin = self.start_switch if kind == SWITCH else self.start_rank
+        begin(int(place))
+
+    def _process(self, target: str) -> NurseryProcess | None:
+        kind, place = target.split()
+        if kind == SWITCH:
+            return self._switches.get(int(place))
+        return cast(NurseryProcess, self.ranks[int(place)].process) if self.ranks else None
 
     def start_switch(self, switch: int) -> None:
         process = self._switches.get(switch)
@@ -211,7 +221,7 @@ class ChaosSite:
         self._first_line(process, f"switch{switch}")
 
     def restart_switch(self, switch: int) -> None:
-        self.signal_switch(switch, signal.SIGTERM)
+        self.signal(f"{SWITCH} {switch}", signal.SIGTERM)
         self._restarting.add(switch)
 
     def start_ended_switches(self) -> bool:
@@ -247,8 +257,8 @@ class ChaosSite:
     def ask_where(self, rank: int) -> None:
         """A rank writes to its log where each of its threads is."""
         with contextlib.suppress(ProcessLookupError):
-            self.signal_rank(rank, signal.SIGCONT)
-            self.signal_rank(rank, signal.SIGUSR1)
+            self.signal(f"{WORKER} {rank}", signal.SIGCONT)
+            self.signal(f"{WORKER} {rank}", signal.SIGUSR1)
 
 
 def node_of(target: str) -> str:

@@ -45,6 +45,17 @@ def events(options: ChaosOptions) -> Iterator[ChaosEvent]:
         number += 1
 
 
+def groups(options: ChaosOptions) -> Iterator[list[ChaosEvent]]:
+    """Events as they are met: each with the second ones that follow it."""
+    group: list[ChaosEvent] = []
+    for event in islice(events(options), options.events or None):
+        if group and not event.second:
+            yield group
+            group = []
+        group.append(event)
+    yield group
+
+
 def first_events(options: ChaosOptions, count: int) -> list[ChaosEvent]:
     """So many, or all that the options have."""
     return list(islice(events(options), min(count, options.events or count)))
@@ -58,7 +69,7 @@ def _event(number: int, kind: FaultKind, options: ChaosOptions) -> ChaosEvent:
     if second:
         gap_s = between(chance, 0.0, SECOND_WITHIN_S)
     target, detail = kind.draw(chance, options)
-    duration_s = between(chance, *(leases * options.lease_s for leases in kind.leases))
+    duration_s = between(chance, *(leases * options.lease_s for leases in kind.span(options)))
     return ChaosEvent(number, gap_s, kind.name, target, duration_s, detail, pick(chance, 1 << 32), second)
 
 

@@ -18,21 +18,17 @@ BEYOND_INT32 = 1 << 33
 class KnownSums:
     """The calls of one step. `start` them before others, `check` them later; the last gives whether to stop."""
 
-    def __init__(self, rank: int, workers: int) -> None:
-        self.rank, self.workers = rank, workers
-        self._triangle = workers * (workers + 1) // 2
-
-    def start(self, step: int, stop: bool) -> None:
+    def start(self, rank: int, workers: int, step: int, stop: bool) -> None:
         """Submits all calls. stop: this rank wants the job to end after this step."""
-        rank, workers, begin = self.rank, self.workers, torch.arange
+        self._workers, triangle, begin = workers, workers * (workers + 1) // 2, torch.arange
         self._pending: list[tuple[str, Any, Callable[[], tuple[torch.Tensor, torch.Tensor]]]] = []
 
         long = begin(LONG, dtype=torch.int32) * (rank + 1) + step
-        expected = begin(LONG, dtype=torch.int32) * self._triangle + step * workers
+        expected = begin(LONG, dtype=torch.int32) * triangle + step * workers
         self._add("allreduce of int32", dist.all_reduce(long, async_op=True), long, expected)
 
         wide = begin(WIDE, dtype=torch.int64) * BEYOND_INT32 * (rank + 1) - step
-        expected = begin(WIDE, dtype=torch.int64) * BEYOND_INT32 * self._triangle - step * workers
+        expected = begin(WIDE, dtype=torch.int64) * BEYOND_INT32 * triangle - step * workers
         self._add("allreduce of int64", dist.all_reduce(wide, async_op=True), wide, expected)
 
         highest = begin(SHORT, dtype=torch.int32) * (rank - workers) + step
@@ -48,7 +44,7 @@ class KnownSums:
         shards = begin(SHARD * workers, dtype=torch.int32) * (rank + 1) + step
         shard = torch.empty(SHARD, dtype=torch.int32)
         first = SHARD * rank
-        expected = begin(first, first + SHARD, dtype=torch.int32) * self._triangle + step * workers
+        expected = begin(first, first + SHARD, dtype=torch.int32) * triangle + step * workers
         self._add("reduce-scatter", dist.reduce_scatter_tensor(shard, shards, async_op=True), shard, expected)
 
         gathered = torch.empty(SHARD * workers, dtype=torch.int32)
@@ -73,7 +69,7 @@ class KnownSums:
                 faults.append(f"{what}: element {at} is {int(result[at])}, not {int(right[at])}")
         self._stop_call.wait()
         stops = int(self._stop[0])
-        if not 0 <= stops <= self.workers or bool((self._stop != stops).any()):
+        if not 0 <= stops <= self._workers or bool((self._stop != stops).any()):
             faults.append(f"allreduce of flags: {self._stop.tolist()}")
         return len(self._pending) + 1 - len(faults), faults, stops > 0
 

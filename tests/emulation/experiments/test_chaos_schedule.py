@@ -1,16 +1,17 @@
 """The schedule of a chaos run is a pure function of seed and options; the ledger sees parameters that differ."""
 
+from dataclasses import replace
 from itertools import islice
 
 import pytest
 
 from emulation.experiments.chaos.chaos_options import LOOPBACK, ChaosOptions, FaultOutcome, Survival
-from emulation.experiments.chaos.chaos_run import quantiles
+from emulation.experiments.chaos.chaos_result import quantiles
 from emulation.experiments.chaos.event_schedule import events, first_events, kinds_of
 from emulation.experiments.chaos.fault_kinds.fault_kind import ChaosEvent, is_named
 from emulation.experiments.chaos.fault_kinds.fault_table import FAULT_KINDS
 from emulation.experiments.chaos.rank_reports import StepDone
-from emulation.experiments.chaos.step_ledger import StepLedger
+from emulation.experiments.chaos.step_ledger import LapHistory, StepLedger
 from emulation.scenario.errors import RunFailed
 
 FIRST = [
@@ -50,7 +51,7 @@ def test_every_kind_comes_in_each_round_as_often_as_its_weight_says(seed: int) -
 def test_events_keep_the_bounds_of_their_kinds(seed: int) -> None:
     options = ChaosOptions(seed, workers=3, lease_s=2.0, gap_s=1.0)
     for event in islice(events(options), 50):
-        least, most = FAULT_KINDS[event.kind].leases
+        least, most = FAULT_KINDS[event.kind].span(options)
         assert 2.0 * least <= event.duration_s <= 2.0 * most
         assert 0.0 <= event.gap_s <= 1.75
         assert event.target in ("", "switch 0", "rank 0", "rank 1", "rank 2")
@@ -83,18 +84,18 @@ def test_impossible_options_are_refused(values: dict[str, object], message: str)
 
 def test_every_kind_says_what_it_shall_come_to() -> None:
     for kind in FAULT_KINDS.values():
-        assert {type(kind.expected.for_job(survival)) for survival in Survival} == {FaultOutcome}
+        assert {type(outcome) for outcome in kind.expected} == {FaultOutcome}
 
 
 def test_a_fallback_survives_switches_and_not_workers() -> None:
     options = ChaosOptions(0, fallback="ring", standby=1)
     assert (options.survival, options.switches) == (Survival.FALLBACK, 2)
     kill = ChaosEvent(0, 0.0, "worker-kill", "rank 1", 0.0, "", 0)
-    assert FAULT_KINDS["worker-kill"].outcome(kill, options.survival) is FaultOutcome.ENDS
+    assert FAULT_KINDS["worker-kill"].outcome(kill, options) is FaultOutcome.ENDS
     cut = kill._replace(kind="link-cut")
-    assert FAULT_KINDS["link-cut"].outcome(cut, options.survival) is FaultOutcome.EITHER
+    assert FAULT_KINDS["link-cut"].outcome(cut, options) is FaultOutcome.EITHER
     cut = cut._replace(target="switch 1")
-    assert FAULT_KINDS["link-cut"].outcome(cut, options.survival) is FaultOutcome.SAME_BITS
+    assert FAULT_KINDS["link-cut"].outcome(cut, options) is FaultOutcome.SAME_BITS
     assert {event.target for event in first_events(options, 200)} >= {"switch 0", "switch 1"}
     with pytest.raises(RunFailed, match="to go from one switch to the next a job needs a --fallback"):
         ChaosOptions(0, standby=1)
@@ -104,7 +105,7 @@ def test_host_methods_wait_for_a_silent_rank_and_end_with_a_dead_one() -> None:
     options = ChaosOptions(0, method="ring")
     outcomes = {}
     for event in first_events(options, 50):
-        outcomes[event.kind] = FAULT_KINDS[event.kind].outcome(event, options.survival)
+        outcomes[event.kind] = FAULT_KINDS[event.kind].outcome(event, options)
     assert outcomes == {
         "worker-kill": FaultOutcome.ENDS,
         "worker-stop": FaultOutcome.EITHER,
@@ -112,6 +113,18 @@ def test_host_methods_wait_for_a_silent_rank_and_end_with_a_dead_one() -> None:
         "link-cut": FaultOutcome.EITHER,
         "link-flap": FaultOutcome.SAME_BITS,
     }
+
+
+def test_an_elastic_job_loses_a_step_where_others_end_and_takes_back_a_killed_worker() -> None:
+    options = ChaosOptions(3, fallback="ring", kinds=("worker-kill", "switch-kill"), elastic=True)
+    ends = first_events(replace(options, elastic=False), 40)
+    for event, same in zip(first_events(options, 40), ends, strict=True):
+        outcome = FAULT_KINDS[event.kind].outcome(event, options)
+        assert outcome is (FaultOutcome.STEP if event.kind == "worker-kill" else FaultOutcome.SAME_BITS)
+        assert event._replace(duration_s=same.duration_s) == same
+        assert event.duration_s > 0.0
+    alone = replace(options, fallback="")
+    assert {FAULT_KINDS[event.kind].outcome(event, alone) for event in ends} == {FaultOutcome.STEP}
 
 
 def test_an_error_must_name_who_was_hit() -> None:
@@ -129,8 +142,10 @@ def test_an_error_must_name_who_was_hit() -> None:
     assert not is_named(FAULT_KINDS["link-cut"], cut, 1, gone)
 
 
-def done(step: int, sha256: str, begun_ns: int = 0, done_ns: int = 0) -> StepDone:
-    return StepDone(step, begun_ns, done_ns, sha256, 7)
+def done(
+    step: int, sha256: str, begun_ns: int = 0, done_ns: int = 0, workers: int = 2, generation: int = 0
+) -> StepDone:
+    return StepDone(step, begun_ns, done_ns, sha256, 7, workers, generation)
 
 
 def test_parameters_that_differ_are_seen() -> None:
@@ -140,7 +155,7 @@ def test_parameters_that_differ_are_seen() -> None:
     assert ledger.note(1, done(3, "b")) == "step 3: parameters of rank 1 aren't those of the undisturbed run"
     assert ledger.note(0, done(4, "c")) == ""
     assert ledger.note(1, done(4, "d")) == "step 4: parameters of rank 1 aren't those of rank 0"
-    ledger.forget()
+    ledger.undisturbed = None
     assert ledger.note(0, done(23, "e")) == ledger.note(1, done(23, "e")) == ""
     assert (ledger.steps, ledger.sums) == (3, 49)
 
@@ -153,11 +168,34 @@ def test_a_job_goes_on_once_all_ranks_have_done_a_step_that_they_began_later() -
     assert ledger.first_done_ns(105) is None
     ledger.note(0, done(1, "a", 200, 300))
     assert ledger.first_done_ns(105) is None
-    ledger.restart()
+    ledger.restart(1)
     assert ledger.first_done_ns(0) is None
     ledger.note(0, done(1, "a", 400, 500))
     ledger.note(1, done(1, "a", 400, 510))
     assert ledger.first_done_ns(300) == 510
+
+
+def test_steps_that_an_elastic_job_did_again_are_counted_and_count_as_they_were_the_last_time() -> None:
+    ledger = StepLedger(3, 2, elastic=True)
+    for step in range(3):
+        for rank in range(3):
+            assert not ledger.note(rank, done(step, f"{step}", workers=3))
+    assert not ledger.note(2, done(3, "lost", workers=3))  # and is killed then
+    for rank in range(2):
+        ledger.note_failed(3, 0)
+        assert not ledger.note(rank, done(3, "b", 50, 60 + rank, generation=1))
+    assert (ledger.generation, ledger.steps) == (1, 4)
+    ledger.note_failed(4, 1)
+    assert ledger.first_done_ns(50) == 61
+    assert ledger.first_done_ns(50, 3) is None
+    assert ledger.note(0, done(4, "c", generation=2)) == ""
+    assert ledger.note(1, done(4, "d", generation=2)) == "step 4: parameters of rank 1 aren't those of rank 0"
+    assert ledger.laps() == [
+        LapHistory(0, 0, ((3, 2),), ["0", "1"]),
+        LapHistory(0, 2, ((3, 1), (2, 1)), ["2", "b"]),
+        LapHistory(0, 4, ((2, 1),), ["d"]),
+    ]
+    assert ledger.discarded == 2
 
 
 def test_quantiles_are_values_that_occurred() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import re
+import signal
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple, Protocol
 
-from emulation.experiments.chaos.chaos_options import NAMESPACES, ChaosOptions, FaultOutcome, Promise, Survival
+from emulation.experiments.chaos.chaos_options import NAMESPACES, ChaosOptions, FaultOutcome, Promise
 
 WORKER, SWITCH = "rank", "switch"
 
@@ -39,21 +40,19 @@ class ChaosEvent(NamedTuple):
 
 
 class Casualties(Protocol):
-    """What faults act on: the processes and links of a run."""
+    """What faults act on: the processes and links of a run. A target is "rank 2" or "switch 0"."""
 
-    def signal_rank(self, rank: int, number: int) -> None:
-        """Nothing happens to a rank that has ended."""
+    def signal(self, target: str, number: int) -> None:
+        """Nothing happens to a process that has ended."""
 
-    def signal_switch(self, switch: int, number: int) -> None: ...
-
-    def start_switch(self, switch: int) -> None:
-        """At its old addresses. Nothing happens if it lives."""
+    def start(self, target: str) -> None:
+        """A new process in the place of one that has ended. Nothing happens if it lives."""
 
     def restart_switch(self, switch: int) -> None:
         """Asks it to end (SIGTERM); once it has, another begins at its addresses."""
 
     def cut(self, target: str, end: str) -> None:
-        """Takes the link of "rank 2" or "switch 0" down."""
+        """Takes its link down."""
 
     def restore(self, target: str) -> None: ...
 
@@ -74,13 +73,16 @@ class FaultKind(ABC):
     weight: ClassVar[int] = 1
     """How often it comes, beside the others."""
     leases: ClassVar[tuple[float, float]] = (0.0, 0.0)
-    """Least and longest duration, in leases of the switch."""
+    """Least and longest duration, in leases of the switch; `span` where it depends on the job."""
 
     def applies(self, options: ChaosOptions) -> bool:
         """Whether a run with these options has it."""
         return (options.switches > 0 or not self.needs_switch) and (
             options.place == NAMESPACES or not self.needs_network
         )
+
+    def span(self, _options: ChaosOptions) -> tuple[float, float]:
+        return self.leases
 
     def draw(self, chance: random.Random, options: ChaosOptions) -> tuple[str, str]:
         """Target and detail. By default a rank."""
@@ -92,13 +94,13 @@ class FaultKind(ABC):
     def undo(self, casualties: Casualties, event: ChaosEvent) -> None:  # noqa: B027  # some need none
         """What happens duration_s later."""
 
-    def outcome(self, event: ChaosEvent, survival: Survival) -> FaultOutcome:
+    def outcome(self, _event: ChaosEvent, options: ChaosOptions) -> FaultOutcome:
         """What the job shall make of it."""
-        return self.expected.for_job(survival)
+        return self.expected.for_job(options)
 
-    def outcome_words(self, survival: Survival) -> str:
+    def outcome_words(self, options: ChaosOptions) -> str:
         """For lists of kinds."""
-        return self.expected.for_job(survival).value
+        return self.expected.for_job(options).value
 
     def names(self, event: ChaosEvent, rank: int) -> str:
         """A regular expression that the error of this rank has somewhere, of an event that ends the job."""
@@ -113,6 +115,31 @@ class SwitchFault(FaultKind):
 
     def draw(self, chance: random.Random, options: ChaosOptions) -> tuple[str, str]:
         return f"{SWITCH} {pick(chance, options.switches)}", ""
+
+
+class KillFault(FaultKind):
+    """SIGKILL: the process is gone, and the kernel closes what it had. A new one begins later in its place."""
+
+    weight = 3
+    leases = (0.2, 3.0)
+
+    def begin(self, casualties: Casualties, event: ChaosEvent) -> None:
+        casualties.signal(event.target, signal.SIGKILL)
+
+    def undo(self, casualties: Casualties, event: ChaosEvent) -> None:
+        casualties.start(event.target)
+
+
+class StopFault(FaultKind):
+    """SIGSTOP, and SIGCONT later."""
+
+    leases = (2.0, 3.0)
+
+    def begin(self, casualties: Casualties, event: ChaosEvent) -> None:
+        casualties.signal(event.target, signal.SIGSTOP)
+
+    def undo(self, casualties: Casualties, event: ChaosEvent) -> None:
+        casualties.signal(event.target, signal.SIGCONT)
 
 
 class PacketFault(FaultKind):

@@ -3,7 +3,7 @@
 import random
 
 from emulation.experiments.chaos.chaos_network import FAR, NEAR
-from emulation.experiments.chaos.chaos_options import ChaosOptions, FaultOutcome, Promise, Survival
+from emulation.experiments.chaos.chaos_options import ChaosOptions, FaultOutcome, Promise
 from emulation.experiments.chaos.fault_kinds.fault_kind import (
     SWITCH,
     WORKER,
@@ -28,13 +28,13 @@ class LinkCut(FaultKind):
 
     expected_of_workers = Promise(nothing=FaultOutcome.ENDS, fallback=FaultOutcome.EITHER, hosts=FaultOutcome.EITHER)
 
-    def outcome(self, event: ChaosEvent, survival: Survival) -> FaultOutcome:
+    def outcome(self, event: ChaosEvent, options: ChaosOptions) -> FaultOutcome:
         """A worker that is out of reach for long has neither switch nor hosts."""
         promise = self.expected_of_workers if event.target.startswith(WORKER) else self.expected
-        return promise.for_job(survival)
+        return promise.for_job(options)
 
-    def outcome_words(self, survival: Survival) -> str:
-        of_switches, of_workers = self.expected.for_job(survival), self.expected_of_workers.for_job(survival)
+    def outcome_words(self, options: ChaosOptions) -> str:
+        of_switches, of_workers = self.expected.for_job(options), self.expected_of_workers.for_job(options)
         return of_switches.value + (f"; a worker's: {of_workers.value}" if of_workers is not of_switches else "")
 
     def draw(self, chance: random.Random, options: ChaosOptions) -> tuple[str, str]:

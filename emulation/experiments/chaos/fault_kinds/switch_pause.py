@@ -1,11 +1,11 @@
 """A switch that is stopped for less than a lease."""
 
 from emulation.experiments.chaos.chaos_options import FaultOutcome, Promise
-from emulation.experiments.chaos.fault_kinds.switch_stop import SwitchStop
+from emulation.experiments.chaos.fault_kinds.fault_kind import StopFault, SwitchFault
 
 
-class SwitchPause(SwitchStop):
-    """SIGSTOP, and SIGCONT before the lease ends: workers wait, and send again what nobody answered."""
+class SwitchPause(SwitchFault, StopFault):
+    """SIGCONT comes before the lease ends: workers wait, and send again what nobody answered."""
 
     name = "switch-pause"
     summary = "SIGSTOP of a switch, SIGCONT within half a lease"

@@ -1,18 +1,15 @@
 """A worker that is killed."""
 
-import signal
-
-from emulation.experiments.chaos.chaos_options import FaultOutcome, Promise
-from emulation.experiments.chaos.fault_kinds.fault_kind import Casualties, ChaosEvent, FaultKind
+from emulation.experiments.chaos.chaos_options import ChaosOptions, FaultOutcome, Promise
+from emulation.experiments.chaos.fault_kinds.fault_kind import KillFault
 
 
-class WorkerKill(FaultKind):
-    """SIGKILL: the process is gone, and the kernel closes what it had."""
+class WorkerKill(KillFault):
+    """SIGKILL. In an elastic job it starts again alone; else all ranks do, once they have ended."""
 
     name = "worker-kill"
     summary = "SIGKILL of a worker"
-    weight = 3
     expected = Promise(nothing=FaultOutcome.ENDS, fallback=FaultOutcome.ENDS, hosts=FaultOutcome.ENDS)
 
-    def begin(self, casualties: Casualties, event: ChaosEvent) -> None:
-        casualties.signal_rank(event.place, signal.SIGKILL)
+    def span(self, options: ChaosOptions) -> tuple[float, float]:
+        return self.leases if options.elastic else (0.0, 0.0)
