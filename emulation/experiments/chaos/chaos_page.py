@@ -14,7 +14,7 @@ from emulation.experiments.chaos.fault_kinds.fault_kind import ChaosEvent, Fault
 from emulation.report.table_kit import columns
 
 FAULTS_SHOWN = 20
-COUNTS = {"wrong sums": "wrong_sums", "hangs": "hangs", "not as expected": "surprises", "leftovers": "leftovers"}
+COUNTS = "wrong_sums", "hangs", "not_as_expected", "leftovers"
 
 
 def event_lines(result: ChaosResult) -> list[str]:
@@ -58,21 +58,21 @@ def kind_lines(options: ChaosOptions, kinds: list[FaultKind]) -> list[str]:
 
 
 def result_lines(result: ChaosResult) -> list[str]:
-    """The whole text: events, recoveries, checks, and a line for each fault."""
+    """The contents text: events, recoveries, checks, and a line for each fault."""
     options = result.options
     checks = [
         f"{result.seconds:.0f} s, seed {options.seed}: {len(result.records)} events, {result.starts} starts of the "
         f"job, {result.steps} steps of {options.workers} ranks, {result.bad_packets} bad packets",
-        f"sums checked: {result.sums}; parameters checked: {result.parameters}",
+        f"sums checked: {result.sums_checked}; parameters checked: {result.parameters_checked}",
     ]
     if options.elastic:
-        share = result.discarded / max(1, result.steps + result.discarded)
+        share = result.steps_discarded / max(1, result.steps + result.steps_discarded)
         checks[0] = checks[0].replace("ranks,", "ranks or fewer,")
         checks.append(
-            f"steps discarded and done again: {result.discarded} ({share:.2%}); laps compared with a run without "
+            f"steps discarded and done again: {result.steps_discarded} ({share:.2%}); laps compared with a run without "
             f"faults: {result.laps_compared} of {result.laps}"
         )
-    checks += [f"{words}: {len(getattr(result, name))}" for words, name in COUNTS.items()]
+    checks += [f"{name.replace('_', ' ')}: {len(getattr(result, name))}" for name in COUNTS]
     if result.disturbed:
         checks.append(f"disturbed: {len(result.disturbed)}")
     faults = [f"FAULT: {fault}" for fault in result.faults[:FAULTS_SHOWN]]
@@ -84,15 +84,17 @@ def result_lines(result: ChaosResult) -> list[str]:
 
 def document(result: ChaosResult) -> dict[str, Any]:
     """All of it."""
-    whole = asdict(result)
-    whole["options"]["survives"] = result.options.survival.value
-    records = zip(whole.pop("records"), result.records, strict=True)
-    whole["events"] = [{**record.event._asdict(), **values, "event": str(record.event)} for values, record in records]
-    whole["recoveries"] = {
+    contents = asdict(result)
+    contents["options"]["survives"] = result.options.survival.value
+    records = zip(contents.pop("records"), result.records, strict=True)
+    contents["events"] = [
+        {**record.event._asdict(), **values, "event": str(record.event)} for values, record in records
+    ]
+    contents["recoveries"] = {
         kind: dict(zip(("median_s", "p99_s", "worst_s"), _times_s(records), strict=True)) | {"events": len(records)}
         for kind, records in result.recoveries().items()
     }
-    return whole
+    return contents
 
 
 def write(result: ChaosResult, json_file: Path | None, folder: Path | None) -> None:

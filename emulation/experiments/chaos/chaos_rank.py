@@ -92,7 +92,7 @@ def run_rank(words: str) -> int:
     try:
         register()
         compute_on_one_thread()
-        replay(place) if place.replayed else ChaosTraining(place).run()
+        replay(place) if place.lap_plans else ChaosTraining(place).run()
     except Exception as error:
         words = str(error).partition("\n\nAt:\n")[0]  # what follows is a traceback, which the log has
         send_report(RankFailed(" ".join(f"{type(error).__name__}: {words}".split())[:ERROR_LENGTH_MAX]))
@@ -188,9 +188,9 @@ def replay(place: ChaosRankPlace) -> None:
     """Trains laps with as many ranks in each step as have done it in an elastic job, and without any fault: the others
     wait, and get the state when they come in."""
     _join(place)
-    sizes = {number for lap in place.replayed for number, _ in lap}
+    sizes = {number for lap in place.lap_plans for number, _ in lap}
     groups: dict[int, Any] = {number: dist.new_group(range(number)) for number in sorted(sizes)}
-    for number, lap in enumerate(place.replayed):
+    for number, lap in enumerate(place.lap_plans):
         digests: list[str] = []
         state: list[Any] = [None]
         for workers, steps in lap:

@@ -29,31 +29,31 @@ class EventRecord:
 @dataclass
 class ChaosResult:
     """What a run has found. faults: a line each, with event, start of the job and rank. They are all counted under
-    wrong_sums, hangs, surprises (something else than what the event's kind promises) or leftovers."""
+    wrong_sums, hangs, not_as_expected (something else than what the event's kind promises) or leftovers."""
 
     options: ChaosOptions
     records: list[EventRecord] = field(default_factory=list)
     seconds: float = 0.0
     starts: int = 0
     steps: int = 0
-    discarded: int = 0
+    steps_discarded: int = 0
     """Of an elastic job: steps that were begun, and were done again by other ranks."""
-    sums: int = 0
-    parameters: int = 0
+    sums_checked: int = 0
+    parameters_checked: int = 0
     bad_packets: int = 0
     laps: int = 0
     laps_compared: int = 0
     """Of an elastic job: laps whose parameters were compared with those of a run without faults."""
     wrong_sums: list[str] = field(default_factory=list)
     hangs: list[str] = field(default_factory=list)
-    surprises: list[str] = field(default_factory=list)
+    not_as_expected: list[str] = field(default_factory=list)
     disturbed: list[str] = field(default_factory=list)
     """Ends that a machine explains which gave threads no CPU for half a lease: no faults."""
     leftovers: list[str] = field(default_factory=list)
 
     @property
     def faults(self) -> list[str]:
-        return [*self.wrong_sums, *self.hangs, *self.surprises, *self.leftovers]
+        return [*self.wrong_sums, *self.hangs, *self.not_as_expected, *self.leftovers]
 
     def recoveries(self) -> dict[str, list[EventRecord]]:
         """By kind, the quickest first."""

@@ -64,7 +64,7 @@ class ChaosRun:
         self._left: set[int] = set()
         self._astray: set[tuple[int, int]] = set()
         self._fallen: set[int] = set()
-        self._replayed: list[LapHistory] = []
+        self._lap_plans: list[LapHistory] = []
         self._right: dict[Members, list[str]] = {}
         self._where = "before any event"
 
@@ -73,27 +73,27 @@ class ChaosRun:
         with self._open_site() as site:
             self._site = site
             self._undisturbed_lap()
-            self._zero_s = time.monotonic()
+            self._zero_s = self._now_s()
             self._start_job(0)
             self._await_first_step()
             first, self._takes_back = self.result.starts, self.options.elastic
             for group in groups(self.options):
                 self._wait_for(lambda: self._over, group[0].gap_s)
-                if time.monotonic() - self._zero_s >= self.options.seconds:
+                if self._now_s() - self._zero_s >= self.options.seconds:
                     break
                 self._meet(group)
-            self.result.seconds = time.monotonic() - self._zero_s
+            self.result.seconds = self._now_s() - self._zero_s
             self._takes_back = False
             self._end_job()
             laps = [lap for lap in self._ledger.laps() if lap.start >= first]
             if self.options.elastic and self.options.repeats:
                 self._compare_laps(laps)
             site.stop_packets()
-            self.result.surprises += site.end_switches()
+            self.result.not_as_expected += site.end_switches()
             self.result.bad_packets = site.bad_packets
         ledger, result = self._ledger, self.result
-        result.steps, result.discarded = ledger.steps, ledger.discarded
-        result.sums, result.parameters = ledger.sums, ledger.parameters
+        result.steps, result.steps_discarded = ledger.steps, ledger.steps_discarded
+        result.sums_checked, result.parameters_checked = ledger.sums, ledger.parameters
         self.result.leftovers = [f"left behind: {line}" for line in site.leftovers.found_after()]
         return self.result
 
@@ -112,9 +112,9 @@ class ChaosRun:
                 break
         raise RunFailed(f"the undisturbed run failed: {failure}")
 
-    def _train_alone(self, steps: int, replayed: Sequence[LapHistory] = ()) -> str:
+    def _train_alone(self, steps: int, lap_plans: Sequence[LapHistory] = ()) -> str:
         """Trains so many steps, or laps again, without any event. Why that failed, or ""."""
-        self._start_job(0, 0 if replayed else steps, replayed)
+        self._start_job(0, 0 if lap_plans else steps, lap_plans)
         in_time = self._wait_for(lambda: self._over, START_S + steps)
         failure = "" if in_time else f"no end within {START_S + steps:g} s"
         if not failure and self._errors:
@@ -124,16 +124,12 @@ class ChaosRun:
         self._end_start()
         return failure
 
-    def _start_job(self, first: int, last: int = -1, replayed: Sequence[LapHistory] = ()) -> None:
+    def _start_job(self, first: int, last: int = -1, lap_plans: Sequence[LapHistory] = ()) -> None:
         self._errors, self._left, self._fallen = {}, set(), set()
         self._faults_before = len(self.result.faults)
         self._ledger.restart(self.result.starts)
-        self._site.start_ranks(self.result.starts, first, last, replayed)
+        self._site.start_ranks(self.result.starts, first, last, lap_plans)
         self._listen()
-
-    def _listen(self) -> None:
-        self._heard = self._site.ranks
-        self._listener = ChildListener(self._heard)
 
     def _end_start(self) -> None:
         """Ends what is left of the ranks; the next ones belong to another start of the job."""
@@ -152,24 +148,26 @@ class ChaosRun:
             self._note_hangs(limit_s)
         faults = [f"rank {rank}: {error}" for rank, error in self._errors.items()]
         faults += [f"rank {rank}: status {status}" for rank in self._left if (status := self._status(rank))]
-        self.result.surprises += [f"{self._where}, start {self.result.starts}, {fault}" for fault in faults]
+        self.result.not_as_expected += [f"{self._where}, start {self.result.starts}, {fault}" for fault in faults]
         self._end_start()
 
     def _compare_laps(self, laps: Sequence[LapHistory]) -> None:
         """Trains laps of an elastic job again, without faults: as many ranks in each step must give the same bits."""
         undisturbed = self._ledger.undisturbed or {}
         right = self._right = {((self.options.workers, self.options.lap_steps),): list(undisturbed.values())}
-        self._replayed = list({lap.members: lap for lap in laps if lap.members not in right}.values())[:REPLAYED_LAPS]
-        if self._replayed:
+        self._lap_plans = list({lap.members: lap for lap in laps if lap.members not in right}.values())[:REPLAYED_LAPS]
+        if self._lap_plans:
             self._where = "while laps were trained again"
-            self._say(f"without faults: {len(self._replayed)} laps again, with as many ranks in each step")
-            if failure := self._train_alone(len(self._replayed) * self.options.lap_steps, self._replayed):
-                self.result.surprises.append(f"{self._where}: {failure}")
-        compared = [lap for lap in laps if lap.members in right]
-        self.result.laps, self.result.laps_compared = len(laps), len(compared)
-        for lap in compared:
+            self._say(f"without faults: {len(self._lap_plans)} laps again, with as many ranks in each step")
+            if failure := self._train_alone(len(self._lap_plans) * self.options.lap_steps, self._lap_plans):
+                self.result.not_as_expected.append(f"{self._where}: {failure}")
+        comparable = [lap for lap in laps if lap.members in right]
+        self.result.laps, self.result.laps_compared = len(laps), len(comparable)
+        for lap in comparable:
             pairs = zip(lap.sha256, right[lap.members], strict=True)
-            if (step := next((step for step, (ours, theirs) in enumerate(pairs) if ours != theirs), None)) is not None:
+            if (
+                step := next((step for step, (bits, bits_again) in enumerate(pairs) if bits != bits_again), None)
+            ) is not None:
                 members = ", ".join(f"{steps} steps of {number}" for number, steps in lap.members)
                 self.result.wrong_sums.append(
                     f"start {lap.start}, step {lap.first + step}: parameters aren't those of a run without faults that "
@@ -189,17 +187,17 @@ class ChaosRun:
         for event in group:
             if event.second:
                 self._wait_for(lambda: False, event.gap_s)
-            hits_ns.append(time.monotonic_ns())
+            hits_ns.append(self._now_ns())
             records.append(self._begin(event))
         limit_s = sum(event.duration_s for event in group) + 2 * self.options.lease_s + GRACE_S
-        outcome = self._settle_within(time.monotonic_ns(), limit_s)
+        outcome = self._settle_within(self._now_ns(), limit_s)
         if outcome == WENT_ON and self._ledger.generation != generation:
             outcome = COST_A_STEP
         if outcome == HUNG:
             self._note_hangs(limit_s)
         else:
             self._judge(group, outcome)
-        ended_s = time.monotonic()
+        ended_s = self._now_s()
         ends = outcome in (ENDED, HUNG)
         if ends:
             self._restart(group[0])
@@ -207,14 +205,14 @@ class ChaosRun:
             record.outcome = outcome
             record.ended_s = ended_s - hit_ns / 1e9 if outcome == ENDED else None
             done_ns = None if ends else self._ledger.first_done_ns(hit_ns)
-            record.recovery_s = ((done_ns or time.monotonic_ns()) - hit_ns) / 1e9
+            record.recovery_s = ((done_ns or self._now_ns()) - hit_ns) / 1e9
         self._say(self._progress(records))
         self._starved_s = 0.0
 
     def _begin(self, event: ChaosEvent) -> EventRecord:
         kind = FAULT_KINDS[event.kind]
         self._where = f"event {event.number} ({event})"
-        at_s = time.monotonic() - self._zero_s
+        at_s = self._now_s() - self._zero_s
         record = EventRecord(event, at_s, kind.outcome(event, self.options).value, self.result.starts)
         self.result.records.append(record)
         kind.begin(self._site, event)
@@ -276,12 +274,37 @@ class ChaosRun:
         if not self._wait_for(lambda: self._over or self._ledger.first_done_ns(0) is not None, START_S):
             self._note_hangs(START_S)
         elif self._over:
-            self.result.surprises.append(
+            self.result.not_as_expected.append(
                 f"{self._where}: start {self.result.starts} failed: {self._errors or self._end_of(0)}"
             )
         else:
             return
         raise RunFailed(f"{self.result.faults[-1]} (nothing more was tried)")
+
+    # ---- what a run in virtual time has otherwise
+
+    def _open_site(self) -> ChaosSite:
+        return ChaosSite(self.options)
+
+    def _now_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def _now_s(self) -> float:
+        return self._now_ns() / 1e9
+
+    def _listen(self) -> None:
+        self._children = self._site.ranks
+        self._listener = ChildListener(self._children)
+
+    def _listen_no_more(self) -> None:
+        self._listener.__exit__()
+
+    def _reports(self) -> list[tuple[int, Any]]:
+        """What ranks have reported by now, after a short wait."""
+        if self._children is not self._site.ranks:  # some have started again
+            self._listen_no_more()
+            self._listen()
+        return self._listener.hear(LOOK_S)
 
     # ---- watching
 
@@ -316,13 +339,10 @@ class ChaosRun:
         for due in [undo for undo in self._undos if undo[0] <= now_s]:
             self._undos.remove(due)
             FAULT_KINDS[due[1].kind].undo(self._site, due[1])
-            self._undone_ns = time.monotonic_ns()
+            self._undone_ns = self._now_ns()
         for rank in [rank for rank in self._fallen if self._status(rank) is not None]:
             self._fallen.remove(rank)
             self._site.start_rank(rank)
-        if self._heard is not self._site.ranks:
-            self._listener.__exit__()
-            self._listen()
         restarting = self._restarting
         self._restarting = self._site.start_ended_switches()
         if restarting and not self._restarting:
@@ -350,9 +370,9 @@ class ChaosRun:
             case SumWrong(step, what):
                 self.result.wrong_sums.append(f"{where}, rank {rank}, step {step}: {what}")
             case LapReplayed(number, sha256):
-                self._right[self._replayed[number].members] = sha256
+                self._right[self._lap_plans[number].members] = sha256
             case RankFailed(error) if self._takes_back:
-                self.result.surprises.append(f"{where}: rank {rank} ended: {error}")
+                self.result.not_as_expected.append(f"{where}: rank {rank} ended: {error}")
                 self._fallen.add(rank)
             case RankFailed(error):
                 self._errors[rank] = error
@@ -379,10 +399,10 @@ class ChaosRun:
         late = any(re.search(LATE, error) for error in errors.values())
         if late and self._starved_s >= self.options.lease_s / 2:
             line += f" (processors or disks kept threads waiting for {self._starved_s:.1f} s)"
-            surprises = self.result.disturbed
+            lines = self.result.disturbed
         else:
-            surprises = self.result.surprises
-        surprises.append(": ".join([line, *(["; ".join(texts)] if texts else [])]))
+            lines = self.result.not_as_expected
+        lines.append(": ".join([line, *(["; ".join(texts)] if texts else [])]))
 
     def _progress(self, records: list[EventRecord]) -> str:
         words = ", ".join(str(record.event) for record in records)

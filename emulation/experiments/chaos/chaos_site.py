@@ -54,6 +54,7 @@ class ChaosSite:
         self.leftovers = Leftovers()
         self._switches: dict[int, NurseryProcess] = {}
         self._restarting: set[int] = set()
+        self._dying: set[int] = set()
         self._packets: list[BadPackets] = []
         self.bad_packets = 0
         self._ending = ExitStack()
@@ -122,20 +123,20 @@ class ChaosSite:
 
     # ---- the job
 
-    def start_ranks(self, start: int, first: int, last: int, replayed: Sequence[LapHistory] = ()) -> None:
+    def start_ranks(self, start: int, first: int, last: int, lap_plans: Sequence[LapHistory] = ()) -> None:
         """The processes of all ranks. The arguments are those of ChaosRankPlace."""
         options = self.options
         self._place = ChaosRankPlace(
             *(0, options.workers, self.store, start, first, last, options.lap_steps, str(self.folder), options.seed),
             GROUP_TIMEOUT_S,
-            [lap.members for lap in replayed],
+            [lap.members for lap in lap_plans],
         )
         self.ranks = [self._new_rank(rank) for rank in range(options.workers)]
 
     def start_rank(self, rank: int) -> None:
         """Again, alone. Nothing happens if it lives."""
-        if self.ranks and self.ranks[rank].process.poll() is not None:
-            cast(NurseryProcess, self.ranks[rank].process).close()
+        if self.ranks and self._has_ended(process := cast(NurseryProcess, self.ranks[rank].process)):
+            process.close()
             self.ranks[rank].log.close()
             self.ranks = [*self.ranks[:rank], self._new_rank(rank), *self.ranks[rank + 1 :]]
 
@@ -146,7 +147,7 @@ class ChaosSite:
             environment["SWITCHAGG_SWITCH"] = ",".join(place.control for place in self.places)
         if options.fallback:
             environment["SWITCHAGG_FALLBACK"] = options.fallback
-        if options.elastic and not self._place.replayed:
+        if options.elastic and not self._place.lap_plans:
             environment["SWITCHAGG_ELASTIC"] = "1"
         place = msgspec.structs.replace(self._place, rank=rank)
         log = self.log(f"start{place.start}-rank{rank}")
@@ -195,6 +196,8 @@ class ChaosSite:
     def signal(self, target: str, number: int) -> None:
         if process := self._process(target):
             process.send_signal(signal.Signals(number))
+            if number == signal.SIGKILL:
+                self._dying.add(process.pid)
 
     def start(self, target: str) -> None:
         kind, place = target.split()
@@ -210,7 +213,7 @@ class ChaosSite:
     def start_switch(self, switch: int) -> None:
         process = self._switches.get(switch)
         if process is not None:
-            if process.poll() is None:
+            if not self._has_ended(process):
                 return
             process.close()
         with self.log(f"switch{switch}") as log:
@@ -219,6 +222,12 @@ class ChaosSite:
             process = self.nursery.start(f"{ROOM}.chaos_children:run_switch_child", words, {}, log, inside)
         self._switches[switch] = process
         self._first_line(process, f"switch{switch}")
+
+    def _has_ended(self, process: NurseryProcess) -> bool:
+        """Waits for one that was killed: on a busy machine its end takes a while."""
+        if process.pid in self._dying:
+            process.wait(END_S)
+        return process.poll() is not None
 
     def restart_switch(self, switch: int) -> None:
         self.signal(f"{SWITCH} {switch}", signal.SIGTERM)

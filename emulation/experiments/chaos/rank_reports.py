@@ -11,7 +11,7 @@ class ChaosRankPlace(msgspec.Struct):
     """What a rank starts with. start: number of the job's start, each with keys of its own in the store.
 
     first: the step to begin with, for which `folder` has a checkpoint if it isn't 0. last: the step to end before; -1:
-    none. lap: after so many steps training begins anew, from the same parameters. replayed: laps to train in place of
+    none. lap: after so many steps training begins anew, from the same parameters. lap_plans: laps to train in place of
     that, each as numbers of ranks, with how many steps so many have done.
     """
 
@@ -25,7 +25,7 @@ class ChaosRankPlace(msgspec.Struct):
     folder: str
     seed: int
     timeout_s: float
-    replayed: list[tuple[tuple[int, int], ...]] = []
+    lap_plans: list[tuple[tuple[int, int], ...]] = []
 
 
 class StepDone(ChildReport):

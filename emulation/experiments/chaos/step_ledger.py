@@ -32,7 +32,7 @@ class StepLedger:
     def __init__(self, workers: int, lap: int, repeats: bool = True, elastic: bool = False) -> None:
         self.workers, self.lap, self.repeats, self.elastic = workers, lap, repeats, elastic
         self.undisturbed: dict[int, str] | None = {}
-        self.steps = self.sums = self.parameters = self.discarded = 0
+        self.steps = self.sums = self.parameters = self.steps_discarded = 0
         self.generation = 0
         """Of the last step that all have done."""
         self._start = 0
@@ -98,7 +98,7 @@ class StepLedger:
             del keys[first[generation] :]  # what was done of these ended with the ranks that did it
             while (generation, len(keys)) in self._history:
                 keys.append((generation, len(keys)))
-        self.discarded += len(self._failed.difference(keys))
+        self.steps_discarded += len(self._failed.difference(keys))
         for begin in range(0, len(keys), self.lap):
             lap = [self._history[key] for key in keys[begin : begin + self.lap]]
             members = tuple((number, len(list(same))) for number, same in groupby(number for number, _ in lap))

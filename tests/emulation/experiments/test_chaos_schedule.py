@@ -195,7 +195,7 @@ def test_steps_that_an_elastic_job_did_again_are_counted_and_count_as_they_were_
         LapHistory(0, 2, ((3, 1), (2, 1)), ["2", "b"]),
         LapHistory(0, 4, ((2, 1),), ["d"]),
     ]
-    assert ledger.discarded == 2
+    assert ledger.steps_discarded == 2
 
 
 def test_quantiles_are_values_that_occurred() -> None:
