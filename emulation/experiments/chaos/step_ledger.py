@@ -82,7 +82,7 @@ class StepLedger:
 
     def first_done_ns(self, since_ns: int, workers: int = 0) -> int | None:
         """When the first step was done that every rank has begun since then. workers: by that many or more."""
-        return next((done for begun, done, number in self._done if begun >= since_ns and number >= workers), None)
+        return next((end for start, end, number in self._done if start >= since_ns and number >= workers), None)
 
     def laps(self) -> list[LapHistory]:
         """All laps of all starts, as far as they went: steps that were done again count as they were the last time."""
