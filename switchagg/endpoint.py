@@ -221,7 +221,7 @@ class Endpoint:
 
     def _submit_chunks(self, window: Window, call: Call) -> None:
         words = call.submitted.description
-        call.begin(self.rank, window.window)
+        call.begin(self.rank)
         if isinstance(call, SmallCall):
             codes = call.predict(self._predictions)
             window.submit(description_call(words, self.rank, self.job, codes), describes=call)

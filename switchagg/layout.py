@@ -28,7 +28,8 @@ class Shares(NamedTuple):
     owner: of the whole array; None: rank r owns shard r. unit: values that lie in the same shard: the two floats of a
     complex number, the bytes of an element. routed: whether the switch and the link know routes; else all ranks send
     and get all values, and what another rank should have given is zero (W15). rows: first … end-1 of each
-    shard's are all that this call carries, a part of a split one (W11); None: all.
+    shard's are all that this call carries, a part of a split one (W11); None: all. run: so many rows of a shard
+    follow each other, where each rank owns one (`run_of`).
     """
 
     route: Route = Route.ALL
@@ -36,6 +37,7 @@ class Shares(NamedTuple):
     unit: int = 1
     routed: bool = True
     rows: tuple[int, int] | None = None
+    run: int = 1
 
 
 EVERYONE = Shares()
@@ -57,18 +59,23 @@ def shares_of(kind: str, root: int = 0, unit: int = 1) -> Shares:
     return Shares(route, root if kind in ROOTED else None, unit)
 
 
+def run_of(window_slots: int, workers: int) -> int:
+    """Rows of a shard that follow each other on a stream for which the job has asked so many slots (W13)."""
+    return max(1, min(RUN_MAX, window_slots // (4 * workers)))
+
+
 class Layout:
     """The data chunks of one call, counted from 0 in the order of sending. `chunks`: how many; `rows`: of each shard.
 
-    count: values of the array. width: of a row. window: slots of the stream.
+    count: values of the array. width: of a row.
     """
 
-    def __init__(self, shares: Shares, count: int, width: int, workers: int, window: int) -> None:
+    def __init__(self, shares: Shares, count: int, width: int, workers: int) -> None:
         self._count, self._width = count, width
         self._owner = shares.owner
         self._unit = shares.unit
         self._shards = workers if shares.owner is None else 1
-        self._run = max(1, min(RUN_MAX, window // (4 * workers)))
+        self._run = shares.run
         longest = -(-(count // shares.unit) // self._shards) * shares.unit
         self._first, end = shares.rows or (0, -(-longest // width))
         self.rows = end - self._first

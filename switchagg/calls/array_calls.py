@@ -12,10 +12,10 @@ Nothing here knows of slots, packets or time. Values are read from the caller's 
 results are written into it as they come, so a call needs no copy of the tensor.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, count, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -105,20 +105,35 @@ def room_of(call: ArrayCall, job: JobConfig) -> int:
     return job.room - presence
 
 
-def data_layout(call: ArrayCall, job: JobConfig, stream: int) -> Layout:
-    """Where the rows of a call's data chunks lie in its array, on this stream."""
-    room, array = room_of(call, job), call.array
-    width = row_of(array.dtype, room, call.codec)[1]
-    if _rows_of_small(call, job):
-        width = room // 2
-    return Layout(call.shares, len(array), width, job.workers, job.streams[stream].window_slots)
+class RowForm(NamedTuple):
+    """How a call's values are rows, one for each data chunk, and these words (W3, W13, W16)."""
 
-
-def _rows_of_small(call: ArrayCall, job: JobConfig) -> int:
+    codec: Codec
+    words: int
+    """Of a row."""
+    width: int
+    """Values of a row."""
+    layout: Layout
+    small: int
     """R of a small call; else 0."""
-    if job.partial or call.residual is not None:
-        return 0
-    return small_rows(call.array, call.op, call.codec, call.shares, room_of(call, job), job.workers)
+
+
+def row_form(call: ArrayCall, room: int, workers: int, *, partial: bool = False) -> RowForm:
+    """The form of a call, wherever its words are summed. room: elements of a chunk that carry words. partial: whether
+    sums may lack ranks."""
+    array, codec, small = call.array, call.codec, 0
+    if not partial and call.residual is None:
+        small = small_rows(array, call.op, codec, call.shares, room, workers)
+    if small:
+        codec, words, width = WIDE, room // 2, room // 2
+    else:
+        words, width = row_of(array.dtype, room, codec)
+    return RowForm(codec, words, width, Layout(call.shares, len(array), width, workers), small)
+
+
+def form_of(call: ArrayCall, job: JobConfig) -> RowForm:
+    """The form of a call on a job's streams."""
+    return row_form(call, room_of(call, job), job.workers, partial=job.partial)
 
 
 @lru_cache(maxsize=64)
@@ -142,22 +157,22 @@ def _way(
     return Op.SUM if op == "sum" else Op.MAX, used
 
 
-def split(call: ArrayCall, job: JobConfig, streams: Sequence[int]) -> dict[int, Shares]:
-    """The parts of a call that is split over these streams, by stream; empty if it is one call (W11)."""
+def split(call: ArrayCall, job: JobConfig, windows: Mapping[int, int]) -> dict[int, Shares]:
+    """The parts of a call that is split over streams, by stream; empty if it is one call (W11). windows: by stream, the
+    slots for which the job has asked."""
     array, shares = call.array, call.shares
     room = room_of(call, job)
     width = row_of(array.dtype, room, call.codec)[1]
-    layout = Layout(shares, array.size, width, job.workers, 0)
-    windows = [job.streams[stream].window_slots for stream in streams]
-    if len(streams) < 2 or job.partial or layout.chunks <= min(windows):
+    layout = Layout(shares, array.size, width, job.workers)
+    if len(windows) < 2 or job.partial or layout.chunks <= min(windows.values()):
         return {}
-    ends = [layout.rows * upto // sum(windows) for upto in accumulate(windows, initial=0)]
+    ends = [layout.rows * upto // sum(windows.values()) for upto in accumulate(windows.values(), initial=0)]
     for first, end in pairwise(ends):  # a small part's bits would be others
         if first == end or small_rows(
             array[first * width : end * width], call.op, call.codec, shares, room, job.workers
         ):
             return {}
-    return {stream: shares._replace(rows=rows) for stream, rows in zip(streams, pairwise(ends), strict=True)}
+    return {stream: shares._replace(rows=rows) for stream, rows in zip(windows, pairwise(ends), strict=True)}
 
 
 def chunked_call(call: ArrayCall, job: JobConfig) -> ChunkedCall | SmallCall:
@@ -165,7 +180,7 @@ def chunked_call(call: ArrayCall, job: JobConfig) -> ChunkedCall | SmallCall:
     room = room_of(call, job)
     if job.partial:
         return PartialCall(call, job, room)
-    if rows := _rows_of_small(call, job):
+    if rows := form_of(call, job).small:
         return SmallCall(call, rows, room, job)
     return ChunkedCall(call, job.elements, job.workers, room)
 
@@ -219,11 +234,8 @@ def rounds_of(
     codec: one that adds. shares: whose rows they would be there. key: as of a `Call`. residual: as of `ArrayCall`.
     begin: the codec's own, or another that gives the same bits (`switchagg.native.native_codec`).
     """
-    codec = codec.for_workers(workers)
-    words, width = row_of(array.dtype, elements, codec)
-    if residual is None and small_rows(array, Op.SUM, codec, shares, elements, workers):
-        codec, words, width = WIDE, elements // 2, elements // 2
-    layout = Layout(shares, len(array), width, workers, 0)
+    call = ArrayCall(array, Op.SUM, codec.for_workers(workers), shares, residual=residual)
+    codec, words, width, layout, _ = row_form(call, elements, workers)
     if not layout.chunks:
         return
     rows, everything = Rows(array, width, layout), range(layout.chunks)

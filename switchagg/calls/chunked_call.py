@@ -15,7 +15,7 @@ from switchagg.codecs import Array, CallShape, Codec, Codes
 from switchagg.codecs.codec import GREATEST_CODE, LEAST_CODE, lost
 from switchagg.codecs.limbs import LIMBS, from_limbs, to_limbs
 from switchagg.description import Words
-from switchagg.layout import EVERYONE, RUN_MAX, Layout, Rows, Shares, index_of
+from switchagg.layout import EVERYONE, Layout, Rows, Shares, index_of
 from switchagg.wire import Op, Route, Values, kind_of
 
 SCALES = kind_of(Op.MAX, 0)
@@ -38,8 +38,8 @@ class Call(Protocol):
     coded: bool
     """Whether its data chunks travel under codes on which ranks agree (V4)."""
 
-    def begin(self, rank: int, window: int) -> None:
-        """Called once, by the endpoint that the call is submitted to. window: slots of its stream."""
+    def begin(self, rank: int) -> None:
+        """Called once, by the endpoint that the call is submitted to."""
 
     def kind(self, position: int) -> int:
         """Op, route and owner of a chunk's packets: `wire.kind_of` without flags."""
@@ -96,13 +96,13 @@ class ChunkedCall:
         self._elements, self._workers, self._room = elements, workers, elements if room is None else room
         self._limbs = self.codec.word(self.array.dtype).itemsize == 8
         self.signed, self.coded = self.codec.signed_words and not self._limbs, self.codec.rounds > 0
-        self.begin(0, RUN_MAX * 4 * workers)
+        self.begin(0)
 
-    def begin(self, rank: int, window: int) -> None:
+    def begin(self, rank: int) -> None:
         shares, dtype = self.shares, self.array.dtype
         words, width = row_of(dtype, self._room, self.codec)
         self._rank = rank
-        self._layout = Layout(shares, len(self.array), width, self._workers, window)
+        self._layout = Layout(shares, len(self.array), width, self._workers)
         self._rows = Rows(self.array, width, self._layout)
         self._lost = None if self.residual is None else Rows(self.residual, width, self._layout)
         self._data_chunks = self._layout.chunks
@@ -251,6 +251,7 @@ def _layout(data_chunks: int, elements: int, rounds: int) -> tuple[Sequence[int]
     return contents, ready_after
 
 
+@lru_cache(maxsize=256)
 def row_of(dtype: "np.dtype[Any]", elements: int, codec: Codec) -> tuple[int, int]:
     """(words, values) of what E elements carry: words of 64 bits take three elements each (F6)."""
     words = elements if codec.word(dtype).itemsize == 4 else elements // LIMBS

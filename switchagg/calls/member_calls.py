@@ -22,7 +22,7 @@ from switchagg.codecs.rounding import call_key
 from switchagg.codecs.spec import CodecSpec
 from switchagg.description import DESCRIBED_WORKERS_MOST, Words
 from switchagg.job import JobConfig
-from switchagg.layout import EVERYONE, shares_of
+from switchagg.layout import EVERYONE, run_of, shares_of
 from switchagg.priority import class_of
 from switchagg.wire import Op
 
@@ -161,7 +161,8 @@ class MemberCalls:
 
     job: the generation in progress; a new one may take its place between calls. sums: how sums of floats are coded.
     codec_seed: of random rounding (F10). split_calls: whether a long call is spread over the streams of its class.
-    routed: whether the switch and the link know routes (W15).
+    routed: whether the switch and the link know routes (W15). windows: slots of each stream for which the job has
+    asked, where it may have got fewer; what travels how never depends on how many it got (W11, W13). (): the job's.
     """
 
     def __init__(
@@ -173,6 +174,7 @@ class MemberCalls:
         *,
         split_calls: bool = False,
         routed: bool = True,
+        windows: Sequence[int] = (),
     ) -> None:
         """Raises ValueError for more workers than the codec sums."""
         self.job = job
@@ -183,6 +185,7 @@ class MemberCalls:
         self._codec = spec.row_codec or FIXED_POINT
         self._least = spec.least if self._codec.lossy else 0
         self.routed = routed
+        self._windows = windows or [stream.window_slots for stream in job.streams]
         self._early_chunks: dict[int, int] = {}  # by the size of a mean
 
     def lay_out(self, array: Array, request: CallRequest, coding: Reduction | None = None) -> LaidOutCall:
@@ -201,7 +204,8 @@ class MemberCalls:
             raise ValueError(f"op max of {array.dtype}: {NO_SECRET_MAXIMA}")
         cut = {}
         if self._split_calls and request.stream is None:
-            cut = split(call, job, self.ledger.turns.streams_of(request.priority))
+            streams = self.ledger.turns.streams_of(request.priority)
+            cut = split(call, job, {stream: self._windows[stream] for stream in streams})
         parts = [replace(call, shares=part_shares) for part_shares in cut.values()] or [call]
         return LaidOutCall(request, parts, tuple(cut))
 
@@ -215,6 +219,8 @@ class MemberCalls:
             words = request.signature.words(self.ledger.calls_before(places))
         for place, part in zip(places, parts, strict=True):
             part.description = words
+            if part.shares.owner is None:
+                part.shares = part.shares._replace(run=run_of(self._windows[place[0]], self.job.workers))
             if part.codec.lossy:  # no other codec rounds at random
                 part.key = call_key(self._codec_seed, self._rank, *place)
         return list(zip(places, parts, strict=True))

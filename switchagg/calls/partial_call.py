@@ -27,8 +27,8 @@ class PartialCall(ChunkedCall):
         self._presence_elements = job.presence
         super().__init__(call, job.elements, job.workers, room)
 
-    def begin(self, rank: int, window: int) -> None:
-        super().begin(rank, window)
+    def begin(self, rank: int) -> None:
+        super().begin(rank)
         self.presence: NDArray[np.uint64] = np.zeros(self._data_chunks, np.uint64)
 
     def present(self, values: Values) -> int | None:

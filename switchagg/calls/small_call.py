@@ -75,9 +75,9 @@ class SmallCall:
         self.submitted, self.array = call, call.array
         self._rows, self._room, self._width = rows, room, room // 2
         self._elements, self._workers = job.elements, job.workers
-        self.begin(0, 0)
+        self.begin(0)
 
-    def begin(self, rank: int, window: int) -> None:
+    def begin(self, rank: int) -> None:
         """See `Call`."""
         shape = CallShape(self.array.dtype, self._rows, self._width, self._workers)
         self._predicted, self._agreed = WIDE.begin(shape), WIDE.begin(shape)

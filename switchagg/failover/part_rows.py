@@ -8,61 +8,22 @@ so each rank *retains* a copy of the last rows of finished parts, as long as som
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.calls.array_calls import room_of
+from switchagg.calls.array_calls import form_of, room_of
 from switchagg.calls.chunked_call import ArrayCall, row_of
-from switchagg.calls.small_call import WIDE, small_rows
-from switchagg.codecs.codec import Array, Codec
-from switchagg.description import Words
+from switchagg.codecs.codec import Array
 from switchagg.errors import AggregationFailed
 from switchagg.job import JobConfig
-from switchagg.layout import Layout, Rows, Shares
-from switchagg.wire import Op, Route
+from switchagg.layout import Rows
+from switchagg.wire import Route
 
 Flags = NDArray[np.bool_]
 """One for each row of a part."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartForm:
-    """The facts of a part that all ranks know: how a switch lays it out. words: of a row."""
-
-    dtype: "np.dtype[Any]"
-    op: Op
-    codec: Codec
-    shares: Shares
-    layout: Layout
-    words: int
-    width: int
-    key: int
-    description: Words | None
-
-    @classmethod
-    def of(cls, call: ArrayCall, job: JobConfig, window_slots: int) -> "PartForm":
-        """The form that `chunked_call` gives the call on a stream of so many slots."""
-        assert not job.partial
-        room, codec, dtype, shares = room_of(call, job), call.codec, call.array.dtype, call.shares
-        words, width = row_of(dtype, room, codec)
-        if call.residual is None and small_rows(call.array, call.op, codec, shares, room, job.workers):
-            codec, words, width = WIDE, room // 2, room // 2
-        layout = Layout(shares, len(call.array), width, job.workers, window_slots)
-        return cls(dtype, call.op, codec, shares, layout, words, width, call.key, call.description)
-
-    @property
-    def rows(self) -> int:
-        """The number of data chunks, whose rows these are, in the order of sending."""
-        return self.layout.chunks
-
-    def owners(self) -> NDArray[np.int32]:
-        """The owner of each row."""
-        if self.shares.owner is not None:
-            return np.full(self.rows, self.shares.owner, np.int32)
-        return np.fromiter(map(self.layout.owner, range(self.rows)), np.int32, self.rows)
 
 
 class RowStore(Protocol):
@@ -75,7 +36,7 @@ class RowStore(Protocol):
         """Store (k, width) values."""
 
 
-class _CopiedRows:
+class _LastRows:
     """The last rows of a finished part; nothing of it is lacking here, so nothing is written."""
 
     def __init__(self, rows: int, values: Array, job_id: int) -> None:
@@ -92,31 +53,44 @@ class _CopiedRows:
 
 
 class PartRows:
-    """What one rank has of a part. held: the rows of which it has the result, or which are its to give, (rows,)."""
+    """What one rank has of a part. rows: how many data chunks carry them, in the order of sending. held: those of which
+    it has the result, or which are its to give, (rows,)."""
 
-    def __init__(self, form: PartForm, rank: int, job: JobConfig, store: RowStore, held: Flags) -> None:
-        self.form, self.rank, self.job, self.held = form, rank, job, held
-        self.residual: Rows | None = None
-        self._store = store
+    def __init__(self, call: ArrayCall, rank: int, job: JobConfig, held: Flags | None = None) -> None:
+        """held: the rows whose results are in the call's array (`Endpoint.held`); None: no switch has begun it."""
+        self.call, self.rank, self.job, self.form = call, rank, job, form_of(call, job)
+        self.rows = self.form.layout.chunks
+        self.held = np.zeros(self.rows, np.bool_) if held is None else held
+        assert self.held.shape == (self.rows,)
+        if call.shares.route is Route.FROM_OWNER:
+            self.held = self.held | (self.owners() == rank)
+        self.residual = None if call.residual is None else self.rows_in(call.residual)
+        self._store: RowStore = self.rows_in(call.array)
 
     @classmethod
-    def unfinished(cls, call: ArrayCall, held: Flags, rank: int, job: JobConfig, window_slots: int) -> "PartRows":
-        """A part that a switch has begun. held: the rows whose results are in the call's array (`Endpoint.held`).
-        window_slots: of its stream, with which a switch laid it out."""
-        form = PartForm.of(call, job, window_slots)
-        assert held.shape == (form.rows,)
-        if form.shares.route is Route.FROM_OWNER:
-            held = held | (form.owners() == rank)
-        part = cls(form, rank, job, Rows(call.array, form.width, form.layout), held)
-        if call.residual is not None:
-            part.residual = Rows(call.residual, form.width, form.layout)
+    def finished(cls, call: ArrayCall, rank: int, job: JobConfig) -> "PartRows":
+        """A part of which the call's array has all results that this rank gets."""
+        part = cls(call, rank, job)
+        part.held = part.owners() == rank if call.shares.route is Route.TO_OWNER else np.ones(part.rows, np.bool_)
         return part
 
-    @classmethod
-    def untouched(cls, call: ArrayCall, rank: int, job: JobConfig, window_slots: int) -> "PartRows":
-        """A part that this rank has made and no switch has begun."""
-        rows = PartForm.of(call, job, window_slots).rows
-        return cls.unfinished(call, np.zeros(rows, np.bool_), rank, job, window_slots)
+    def keep_last(self, rows: int) -> None:
+        """Copy the last rows of a part that is finished, and forget its array."""
+        last = range(max(0, self.rows - rows), self.rows)
+        array = self.call.array
+        values = self._store.read(last).copy() if last else np.empty((0, self.form.width), array.dtype)
+        self._store = _LastRows(self.rows, values, self.job.job_id)
+        self.call = replace(self.call, array=array[:0].copy())
+
+    def rows_in(self, array: Array) -> Rows:
+        """The rows of an array as long as the call's."""
+        return Rows(array, self.form.width, self.form.layout)
+
+    def owners(self) -> NDArray[np.int32]:
+        """The owner of each row."""
+        if self.call.shares.owner is not None:
+            return np.full(self.rows, self.call.shares.owner, np.int32)
+        return np.fromiter(map(self.form.layout.owner, range(self.rows)), np.int32, self.rows)
 
     def read(self, data: Sequence[int]) -> Array:
         """(k, width) values of these rows, at least one: results of those that are held, else what this rank gives; a
@@ -125,7 +99,7 @@ class PartRows:
         runs = list(runs_of_rows(data))
         if len(runs) == 1:
             return self._store.read(runs[0][1])
-        values = np.empty((len(data), self.form.width), self.form.dtype)
+        values = np.empty((len(data), self.form.width), self.call.array.dtype)
         for place, run in runs:
             values[place] = self._store.read(run)
         return values
@@ -147,30 +121,26 @@ def runs_of_rows(data: Sequence[int]) -> Iterator[tuple[slice, range]]:
 class RetainedParts:
     """Copies of what finished parts of one stream had in their last rows, while a rank may lack one (L2).
 
-    window_slots: of the stream. first: the number of the first part that the switch has.
+    window_slots: of the stream. first: the number of the first part that the switch has. An array of no more bytes than
+    a window of packets is copied whole, and laid out only if the part is disputed: `keep` runs for each call.
     """
 
     def __init__(self, window_slots: int, rank: int, job: JobConfig, first: int = 0) -> None:
         self._window, self._rank, self._job = window_slots, rank, job
-        self._parts: dict[int, PartRows] = {}
+        self._whole_bytes = 4 * job.elements * window_slots
+        self._parts: dict[int, tuple[ArrayCall | PartRows, int]] = {}  # with its chunks, at least
         self._below: deque[tuple[int, int]] = deque()  # (number, chunks, at least) of those below `lowest`, in order
         self._chunks_below = 0
+        self._spacing = window_slots if job.workers > 1 else 0
         self._drops = True
         self.lowest = first
         """The number of the first part that isn't finished."""
 
     def keep(self, number: int, call: ArrayCall) -> None:
         """A part is finished; its caller doesn't have the array yet. Parts may finish in any order."""
-        form = PartForm.of(call, self._job, self._window)
-        held = np.ones(form.rows, np.bool_)
-        if form.shares.route is Route.TO_OWNER:
-            held = form.owners() == self._rank
-        rows, last = Rows(call.array, form.width, form.layout), range(max(0, form.rows - self._window), form.rows)
-        values = rows.read(last).copy() if last else np.empty((0, form.width), form.dtype)
-        store = _CopiedRows(form.rows, values, self._job.job_id)
-        self._parts[number] = PartRows(form, self._rank, self._job, store, held)
+        self._parts[number] = self._copy(call)
         while (part := self._parts.get(self.lowest)) is not None:
-            self._pass(part.form)
+            self._pass(part[1])
 
     def tell_lowest(self) -> int:
         """`lowest`, for the table of a rank that has lost its switch: calls that finish until its loop stops displace
@@ -180,17 +150,33 @@ class RetainedParts:
 
     def of(self, number: int) -> PartRows | None:
         """What was retained of a part; None: no rank lacks any of it, or it isn't finished."""
-        return self._parts.get(number)
+        part, _ = self._parts.get(number, (None, 0))
+        return PartRows.finished(part, self._rank, self._job) if isinstance(part, ArrayCall) else part
 
-    def _pass(self, form: PartForm) -> None:
+    def _copy(self, call: ArrayCall) -> tuple[ArrayCall | PartRows, int]:
+        array, described = call.array, call.description is not None
+        if array.nbytes > self._whole_bytes:
+            part = PartRows.finished(call, self._rank, self._job)
+            part.keep_last(self._window)
+            return part, part.rows + described
+        copied = ArrayCall(array.copy(), call.op, call.codec, call.shares, call.description, call.key, call.residual)
+        return copied, _rows_at_least(call, self._job) + described
+
+    def _pass(self, chunks: int) -> None:
         """The part `lowest` is finished, as all before it: every rank has the chunks that lie a window before its last
         one, and a rank alone has all."""
-        chunks = form.rows + (form.description is not None)
         self._below.append((self.lowest, chunks))
         self._chunks_below += chunks
         self.lowest += 1
-        spacing = self._window if self._job.workers > 1 else 0
-        while self._drops and self._below and self._chunks_below - self._below[0][1] >= spacing:
+        while self._drops and self._below and self._chunks_below - self._below[0][1] >= self._spacing:
             number, chunks = self._below.popleft()
             self._chunks_below -= chunks
             del self._parts[number]
+
+
+def _rows_at_least(call: ArrayCall, job: JobConfig) -> int:
+    """A lower bound on the rows of a part, without its layout."""
+    array, shares = call.array, call.shares
+    if shares.rows is not None:
+        return shares.rows[1] - shares.rows[0]
+    return -(-len(array) // row_of(array.dtype, room_of(call, job), call.codec)[1])

@@ -30,16 +30,16 @@ def recovery_rounds(part: PartRows, begin: Begin = begin_in_python) -> Iterator[
     begin: codes all rows of a part, as of `rounds_of`. Raises AggregationFailed if ranks made different calls, or a row
     is nowhere any more.
     """
-    form, rank, workers = part.form, part.rank, part.job.workers
-    described = WORDS if form.description is not None else 0
-    table = np.zeros((workers, described + max(1, -(-form.rows // 32))), np.int32)
-    table.view(np.uint32)[rank, :described] = form.description or ()
+    words, rank, workers = part.call.description, part.rank, part.job.workers
+    described = WORDS if words is not None else 0
+    table = np.zeros((workers, described + max(1, -(-part.rows // 32))), np.int32)
+    table.view(np.uint32)[rank, :described] = words or ()
     table[rank, described:] = _bits(part.held)
     yield Reduction(table.reshape(-1), kind="all_gather")
     if described and (other := other_call(np.ascontiguousarray(table[:, :described]).reshape(-1), rank)) is not None:
         raise AggregationFailed(other[1], job=part.job.job_id)
-    if form.rows:
-        held = _flags(table[:, described:], form.rows)
+    if part.rows:
+        held = _flags(table[:, described:], part.rows)
         yield from _end_rows(part, held, begin)
 
 
@@ -53,14 +53,10 @@ def _end_rows(part: PartRows, held: Flags, begin: Begin) -> Iterator[Reduction]:
         yield from _summed_rows(part, rows, lacking[part.rank, rows], begin)
 
 
-def host_rounds(
-    call: ArrayCall, rank: int, job: JobConfig, window_slots: int, begin: Begin = begin_in_python
-) -> Iterator[Reduction]:
-    """Carry out a part that no switch has begun, as `recovery_rounds` ends one. window_slots: those of its stream at
-    the switch whose bits it gives."""
-    part = PartRows.untouched(call, rank, job, window_slots)
-    form, shares = part.form, part.form.shares
-    every_row = range(form.rows)
+def host_rounds(call: ArrayCall, rank: int, job: JobConfig, begin: Begin = begin_in_python) -> Iterator[Reduction]:
+    """Carry out a part that no switch has begun, as `recovery_rounds` ends one."""
+    part = PartRows(call, rank, job)
+    shares, every_row = call.shares, range(part.rows)
     if not every_row:
         yield from recovery_rounds(part, begin)  # a barrier waits for all, a rank alone for nobody
     elif shares.route is Route.ALL or (shares.route is Route.TO_OWNER and shares.owner is not None):
@@ -68,7 +64,7 @@ def host_rounds(
     elif shares.route is Route.TO_OWNER:
         yield from _scattered_rows(part, begin)
     elif shares.owner is not None:
-        low, high = form.layout.span(0)[0], form.layout.span(form.rows - 1)[1]
+        low, high = part.form.layout.span(0)[0], part.form.layout.span(part.rows - 1)[1]
         yield Reduction(call.array[low:high], kind="broadcast", root=shares.owner)
     else:
         yield from _gathered_rows(part)
@@ -76,14 +72,14 @@ def host_rounds(
 
 def _by_owner(part: PartRows) -> tuple[NDArray[np.intp], Flags]:
     """All rows, those of rank 0 first, as many of each rank; which of them are this rank's."""
-    owners = part.form.owners()
+    owners = part.owners()
     order = np.argsort(owners, kind="stable")
     return order, owners[order] == part.rank
 
 
 def _gathered_rows(part: PartRows) -> Iterator[Reduction]:
     order, is_own = _by_owner(part)
-    values = np.zeros((len(order), part.form.width), part.form.dtype)
+    values = np.zeros((len(order), part.form.width), part.call.array.dtype)
     values[is_own] = part.read(order[is_own].tolist())
     yield Reduction(values.view(np.int32).reshape(-1), kind="all_gather")
     rows, places = np.flatnonzero(~part.held), np.empty_like(order)
@@ -93,7 +89,7 @@ def _gathered_rows(part: PartRows) -> Iterator[Reduction]:
 
 def _scattered_rows(part: PartRows, begin: Begin) -> Iterator[Reduction]:
     order, is_own = _by_owner(part)
-    summed = _SummedRows(part, range(part.form.rows), begin)
+    summed = _SummedRows(part, range(part.rows), begin)
     yield from summed.agree()
     words = np.ascontiguousarray(summed.words()[order])
     yield Reduction(words.reshape(-1), summed.op, "reduce_scatter")
@@ -104,7 +100,7 @@ def _scattered_rows(part: PartRows, begin: Begin) -> Iterator[Reduction]:
 
 def _given_rows(part: PartRows, rows: Sequence[int], gives: Flags, lacks: Flags) -> Iterator[Reduction]:
     """Rows that some rank holds. gives: which this rank gives to the others; lacks: which it lacks."""
-    values = np.zeros((len(rows), part.form.width), part.form.dtype)
+    values = np.zeros((len(rows), part.form.width), part.call.array.dtype)
     if gives.any():
         values[gives] = part.read(np.asarray(rows)[gives].tolist())
     yield Reduction(values.view(np.int32).reshape(-1))
@@ -124,10 +120,12 @@ class _SummedRows:
     """Rows of a part as words, which ranks sum."""
 
     def __init__(self, part: PartRows, rows: Sequence[int], begin: Begin) -> None:
-        form = part.form
-        shape = CallShape(form.dtype, form.rows, form.words, part.job.workers, form.key, part.residual is not None)
-        self.coding = begin(form.codec, shape) if len(rows) == form.rows else form.codec.begin(shape)
-        self.op = "max" if form.op is Op.MAX else "sum"
+        call, form = part.call, part.form
+        shape = CallShape(
+            call.array.dtype, part.rows, form.words, part.job.workers, call.key, part.residual is not None
+        )
+        self.coding = begin(form.codec, shape) if len(rows) == part.rows else form.codec.begin(shape)
+        self.op = "max" if call.op is Op.MAX else "sum"
         self._part, self._rows, self._values = part, rows, part.read(rows)
 
     def agree(self) -> Iterator[Reduction]:
@@ -148,7 +146,7 @@ class _SummedRows:
         words = np.ascontiguousarray(self.coding.encode(self._values, index))
         if part.residual is not None:
             part.residual.write(self._rows, lost(self.coding, self._values, words, index))
-        if part.form.shares.route is not Route.ALL and np.may_share_memory(words, self._values):
+        if part.call.shares.route is not Route.ALL and np.may_share_memory(words, self._values):
             return words.copy()
         return words
 
@@ -160,11 +158,11 @@ def _store(part: PartRows, rows: Sequence[int], lacks: Flags, values: Array) -> 
 
 def _receivers(part: PartRows) -> Flags:
     """(workers, rows): which ranks get the results."""
-    form, workers = part.form, part.job.workers
-    if form.shares.route is Route.ALL:
-        return np.ones((workers, form.rows), np.bool_)
-    owns = np.arange(workers)[:, np.newaxis] == form.owners()
-    receivers: Flags = owns if form.shares.route is Route.TO_OWNER else ~owns
+    route, workers = part.call.shares.route, part.job.workers
+    if route is Route.ALL:
+        return np.ones((workers, part.rows), np.bool_)
+    owns = np.arange(workers)[:, np.newaxis] == part.owners()
+    receivers: Flags = owns if route is Route.TO_OWNER else ~owns
     return receivers
 
 

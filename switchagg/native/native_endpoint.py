@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.calls.array_calls import data_layout
+from switchagg.calls.array_calls import form_of
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.calls.mask import NO_KEY
 from switchagg.codecs import Codec
@@ -70,10 +70,10 @@ def submission(call: ArrayCall, number: int, stream: int) -> bytes:
     place = array.__array_interface__["data"][0]
     lost = call.residual.__array_interface__["data"][0] if call.residual is not None else 0
     codec, dtype = _numbers(call.codec, array.dtype)
-    route, owner, unit, routed, rows = call.shares
+    route, owner, unit, routed, rows, run = call.shares
     first, end = rows or (0, 0)
     values = (place, lost, array.size, first, end - first)
-    whose = (route, SA_EACH_RANK if owner is None else owner, unit, routed, call.mean)
+    whose = (route, SA_EACH_RANK if owner is None else owner, unit, routed, run, call.mean)
     words = call.description or _NO_WORDS
     return _SUBMISSION.pack(number, call.key, *values, stream, codec, dtype, call.op, *whose, *words)
 
@@ -188,7 +188,7 @@ class NativeEndpoint:
 
     def held_by(self, number: int, call: ArrayCall) -> NDArray[np.bool_]:
         """The same of a call that was submitted to the handle with this number."""
-        held = np.empty(data_layout(call, self.job, 0).chunks, bool)
+        held = np.empty(form_of(call, self.job).layout.chunks, bool)
         if self._library.sa_endpoint_held(self._handle, number, held.ctypes.data, len(held)):
             raise KeyError("no such call is running")
         return held

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from switchagg.calls.array_calls import array_call, data_layout, split
+from switchagg.calls.array_calls import array_call, form_of, split
 from switchagg.calls.mask import NO_KEY
 from switchagg.codecs import FIXED_POINT, Codec, codec_named
 from switchagg.dataplane.reference import ReferencePlane
@@ -79,7 +79,7 @@ class Pair:
         plain.description = twin.description = words
         plain.key = twin.key = len(self._calls)
         self._calls[id(plain)] = (plain, twin)
-        layout = data_layout(plain, job, stream)
+        layout = form_of(plain, job).layout
         self._rows[id(plain)] = np.zeros(layout.chunks, bool), layout, plain.array.copy()
         self.python.submit(stream, plain)
         self.native.submit(stream, twin)
@@ -212,12 +212,13 @@ class Script:
             kind = "allreduce" if kind.startswith("reduce") else kind  # Q8
             op = self.rng.choice(["sum", "avg"]) if kind == "allreduce" else op
         root, unit = self.rng.randrange(len(self.pairs)), self.rng.choice([1, 1, 2])
-        shares = shares_of(kind, root, unit)._replace(routed=self.routed)
+        shares = shares_of(kind, root, unit)._replace(routed=self.routed, run=self.rng.choice([1, 2, 16]))
         stream = self.rng.randrange(len(self.job.streams))
         size = self.rng.choice([0, 1, self.job.elements, self.rng.randrange(30), self.rng.randrange(400)])
         if size % 2:  # a part of a split call (W11)
             call = array_call(np.zeros(size // unit * unit, dtype), op, self.job, self.codec, shares)
-            shares = split(call, self.job, range(len(self.job.streams))).get(stream, shares)
+            windows = {number: config.window_slots for number, config in enumerate(self.job.streams)}
+            shares = split(call, self.job, windows).get(stream, shares)
         told = CallSignature(kind, op, np.dtype(dtype), size, root).words(len(self.events)) if self.described else None
         odd = self.rng.randrange(-20, len(self.pairs))
         lost = kind == "allreduce" and dtype is np.float32 and self.codecs.random() < 0.2 + 0.4 * self.codec.lossy

@@ -47,7 +47,7 @@ class Worker:
             chunks = range(base, base + count)
             held = np.array([waits[chunk % tiny.window] > chunk for chunk in chunks])
             call.array[held] = [tiny.sums(chunk) for chunk in chunks if waits[chunk % tiny.window] > chunk]
-            self.parts[number] = PartRows.unfinished(call, held, rank, tiny.job, tiny.window)
+            self.parts[number] = PartRows(call, rank, tiny.job, held)
             if held.all():
                 self.finish(number)
                 self.retained.keep(number, call)
@@ -111,9 +111,7 @@ def recover(workers: list[Worker], tiny: Tiny) -> None:
         if number < first:
             together([recovery_rounds(worker.what_is_left(number)) for worker in workers])
         else:
-            rounds = [
-                host_rounds(worker.calls[number], rank, tiny.job, tiny.window) for rank, worker in enumerate(workers)
-            ]
+            rounds = [host_rounds(worker.calls[number], rank, tiny.job) for rank, worker in enumerate(workers)]
             together(rounds)
         for worker in workers:
             worker.finish(number)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.calls.array_calls import array_call
+from switchagg.calls.array_calls import array_call, form_of
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.codecs import CODECS, codec_named, names
 from switchagg.codecs.array_codec import Reduction
@@ -16,7 +16,6 @@ from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.reference import ReferencePlane
 from switchagg.description import CallSignature, Kind, shard_range
 from switchagg.endpoint import CallCompleted, Endpoint
-from switchagg.failover.part_rows import PartForm
 from switchagg.job import JobConfig
 from switchagg.layout import shares_of
 from switchagg.wire import Route
@@ -37,6 +36,7 @@ class Part:
     unit: int = 1
     routed: bool = True
     rows: tuple[int, int] | None = None
+    run: int = 1
     described: bool = False
     feeds_back: bool = False
     seed: int = 0
@@ -60,7 +60,7 @@ class Part:
         residual = np.full(self.size, 7, np.float32) if self.feeds_back else None
         shares = shares._replace(routed=self.routed)
         call = array_call(array, self.op, job, codec_named(self.codec), shares, residual)
-        call.shares = call.shares._replace(rows=self.rows)
+        call.shares = call.shares._replace(rows=self.rows, run=self.run)
         if self.described:
             call.description = CallSignature(self.kind, self.op, array.dtype, self.size).words(number)
         call.key = 1 + number * 64 + rank if call.codec.lossy else 0
@@ -85,11 +85,12 @@ def draw_part(rng: random.Random, job: JobConfig, rows: int) -> Part:
         rng.randrange(job.workers),
         unit,
         rng.random() < 0.7,
+        run=rng.choice([1, 1, 2, 5]),
         described=not size or rng.random() < 0.5,
         feeds_back=kind == "allreduce" and dtype == "float32" and rng.random() < 0.4,
         seed=rng.getrandbits(20),
     )
-    form = PartForm.of(part.call(0, 0, job), job, job.streams[0].window_slots)
+    form = form_of(part.call(0, 0, job), job)
     if form.layout.rows > 8 and rng.random() < 0.4:  # a small call isn't split
         low = rng.randrange(form.layout.rows)
         part = replace(part, rows=(low, rng.randint(low + 1, form.layout.rows)))

@@ -88,10 +88,9 @@ class Rank:
         call = self.calls[place] = self.world.parts[stream][number].call(self.number, number, self.world.job)
         match self.mover.path_of(stream, number):
             case CallPath.HOSTS:
-                rounds = host_rounds(call, self.number, self.world.job, self.world.window(stream))
-                self.begin(place, "hosts", rounds)
+                self.begin(place, "hosts", host_rounds(call, self.number, self.world.job))
             case CallPath.RECOVERY:
-                self.recover(place, PartRows.untouched(call, self.number, self.world.job, self.world.window(stream)))
+                self.recover(place, PartRows(call, self.number, self.world.job))
             case CallPath.SWITCH:
                 assert self.session is not None
                 if self.session.alive:
@@ -99,8 +98,7 @@ class Rank:
                     self.session.endpoint.submit(stream, call)
                     self.pump()
                 else:  # its session has failed, and nobody has told the mover
-                    window = self.world.window(stream)
-                    self.session.lost[place] = PartRows.untouched(call, self.number, self.world.job, window)
+                    self.session.lost[place] = PartRows(call, self.number, self.world.job)
 
     def finish(self, place: Place) -> None:
         assert place not in self.finished
@@ -137,8 +135,7 @@ class Rank:
         session.alive = False
         for (stream, number), call in session.open.items():
             held = session.endpoint.held(call)
-            part = PartRows.unfinished(call, held, self.number, self.world.job, self.world.window(stream))
-            session.lost[stream, number] = part
+            session.lost[stream, number] = PartRows(call, self.number, self.world.job, held)
 
     # hosts
 

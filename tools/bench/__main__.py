@@ -96,6 +96,14 @@ def urgent(
 
 
 @app.command()
+def fallback(quick: Quick = False, json_file: Json = None) -> None:
+    """What a fallback costs an allreduce while the switch works: real processes on loopback, in turns."""
+    from tools.bench import fallback_times
+
+    _show(fallback_times, quick, json_file)
+
+
+@app.command()
 def lost_switch(kills: Annotated[int, typer.Option(min=1, help="How often the switch is killed")] = 100) -> None:
     """A switch that is killed in mid-call, in Mininet: how long ranks get no result, and how soon they are back."""
     from tools.bench.lost_switch import measure

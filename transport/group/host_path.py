@@ -43,7 +43,7 @@ class HostPath:
         self, place: CallPlace, call: ArrayCall, job: JobConfig, request: CallRequest, finish: Callable[[], None]
     ) -> "Future[Any]":
         """Begin a call that no switch has begun. finish: called before its future resolves to the array."""
-        rounds = host_rounds(call, self._rank, job, job.streams[place[0]].window_slots, begin_in_c)
+        rounds = host_rounds(call, self._rank, job, begin_in_c)
         future, ended = ended_future(call.array, finish)
         host_call = _HostCall(place, request.priority, request.signature)
         self._thread.later(partial(self._rounds.step, host_call, 0, rounds, ended))

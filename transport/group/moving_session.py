@@ -128,9 +128,7 @@ class MovingSession:
             self._open_hosts(options.timeout_s)
         else:
             self.job = session.job
-        self._switch_job = self.job
-        """Of the present switch, or the last one."""
-        self._first = [0] * len(self.job.streams)  # numbers from which on that switch has calls
+        self._first = [0] * len(self.job.streams)  # numbers from which on the present switch, or the last, has calls
         if session is not None:
             self._retain_at(session)
         self._mover = Mover(0 if session is None else place_of(session))
@@ -258,9 +256,7 @@ class MovingSession:
         if path is CallPath.HOSTS:
             return hosts.carry(place, call, self.job, request, finish)
         future, ended = ended_future(call.array, finish)
-        window = self._switch_job.streams[place[0]].window_slots
-        part = PartRows.untouched(call, self.rank, self._switch_job, window)
-        hosts.recover(place, part, ended, request.priority)
+        hosts.recover(place, PartRows(call, self.rank, self.job), ended, request.priority)
         return future
 
     def _finished(self, place: CallPlace) -> None:
@@ -273,7 +269,7 @@ class MovingSession:
         self._calls.of_job.ledger.finish(place)
 
     def _retain_at(self, session: SwitchSession) -> None:
-        self._switch_job = job = session.job
+        job = session.job
         self._retained = [
             RetainedParts(stream.window_slots, self.rank, job, first)
             for stream, first in zip(job.streams, self._first, strict=True)
@@ -462,7 +458,7 @@ class MovingSession:
                 raise
             self._lost = None
             for place, part, ended in disputed:
-                hosts.recover(place, part, ended, class_of(self._switch_job.streams[place[0]].priority))
+                hosts.recover(place, part, ended, class_of(self.job.streams[place[0]].priority))
             self._moves["recovered_calls"] += len(disputed)
             if session is not None or lost is not None:
                 self._moves["recoveries"] += 1
@@ -481,14 +477,13 @@ class MovingSession:
         ledger, parts = self._calls.of_job.ledger, []
         for stream, numbers in enumerate(ledger.pending()):
             of_switch = [n for n in numbers if self._mover.path_of(stream, n) is CallPath.RECOVERY]
-            window = self._switch_job.streams[stream].window_slots
             calls = [call for call in left if call.stream == stream]
             unfinished = dict(zip(of_switch, calls, strict=True))
             end = min(ledger.call_counts()[stream], agreement.first[stream])  # later ones are recovered when made
             for number in range(agreement.lowest[stream], end):
                 call = unfinished.get(number)
                 if call is not None:
-                    part = PartRows.unfinished(call.call, call.held, self.rank, self._switch_job, window)
+                    part = PartRows(call.call, self.rank, self.job, call.held)
                     parts.append(((stream, number), part, call.ended))
                     continue
                 retained = self._retained[stream].of(number)

@@ -54,7 +54,8 @@ class SessionCalls:
         compression = Compression(in_c(spec), rank, workers, seed)
         self.lock = lock or threading.RLock()
         self.compression = compression if spec.lossy or compression.stepwise else None
-        self._carry, self._facts = carry, (rank, spec, seed, bool(options.split_calls))
+        self._carry, self._facts = carry, (rank, spec, seed)
+        self._split_calls, self._windows = bool(options.split_calls), options.windows
         self._coded: CodedSessionCalls | None = None
         if compression.remembers or compression.stepwise:
             self._coded = CodedSessionCalls(self._submit, compression, fail)
@@ -65,8 +66,8 @@ class SessionCalls:
 
     def take_job(self, job: JobConfig, *, routed: bool) -> None:
         """The generation by which calls are laid out, also those of later ones, whose terms are the same."""
-        rank, spec, seed, split_calls = self._facts
-        self._calls = MemberCalls(job, rank, spec, seed, split_calls=split_calls, routed=routed)
+        how: dict[str, Any] = {"split_calls": self._split_calls, "routed": routed, "windows": self._windows}
+        self._calls = MemberCalls(job, *self._facts, **how)
 
     @property
     def has_job(self) -> bool:

@@ -52,7 +52,7 @@ def carried(kind: Kind, size: int, dtype: np.dtype[Any], op: str, codec: Codec |
     if size == 0:
         return 0, 0
     if kind == "all_gather":  # in others' chunks a rank says nothing, but says so (W14)
-        layout = Layout(shares_of(kind), size * dtype.itemsize, 4 * ELEMENTS, workers, WINDOW)
+        layout = Layout(shares_of(kind), size * dtype.itemsize, 4 * ELEMENTS, workers)
         local, remote = layout.rows, layout.chunks - layout.rows
         return FULL * (1 + local) + EMPTY * remote, FULL * (1 + remote) + EMPTY * local
     job = JobConfig(1, 1, workers, ELEMENTS, (StreamConfig(0, WINDOW),))

@@ -9,12 +9,11 @@ from emulation.scenario.topologies.topology import Topology
 from emulation.sim.flow.call_load import CallLoad
 from emulation.sim.flow.flow_network import FlowNetwork
 from emulation.sim.network.simulated_link import UDP_FRAMING_BYTES
-from switchagg.calls.array_calls import room_of
-from switchagg.calls.chunked_call import ArrayCall, row_of
-from switchagg.calls.small_call import small_rows
+from switchagg.calls.array_calls import form_of
+from switchagg.calls.chunked_call import ArrayCall
 from switchagg.description import DESCRIBED_WORKERS_MOST
 from switchagg.job import JobConfig
-from switchagg.layout import RUN_MAX, Layout, Shares
+from switchagg.layout import Shares, run_of
 from switchagg.wire import HEADER_BYTES, Route, frame_bytes
 
 PACKETS_MOST = 50_000
@@ -57,20 +56,17 @@ class Tree:
         return busy, float(busy.max())
 
 
-def packets(call: ArrayCall, job: JobConfig, window: int) -> tuple[int, int, int]:
+def packets(call: ArrayCall, job: JobConfig) -> tuple[int, int, int]:
     """(packets before those with values, data packets, rounds of agreement) of a call."""
     words = 1 if job.workers <= DESCRIBED_WORKERS_MOST else 0
-    room = room_of(call, job)
-    if rows := small_rows(call.array, call.op, call.codec, call.shares, room, job.workers):
-        return 1, rows, 0
-    _, width = row_of(call.array.dtype, room, call.codec)
-    return words, Layout(call.shares, len(call.array), width, job.workers, window).chunks, call.codec.rounds
+    form = form_of(call, job)
+    return (1, form.small, 0) if form.small else (words, form.layout.chunks, call.codec.rounds)
 
 
 def shape_of_call(call: ArrayCall, job: JobConfig, window: int, tree: Tree, flow_byte_ns: float = 0.0) -> CallLoad:
     """call: of any rank, its array may be one without values. window: slots of its stream. flow_byte_ns: of a worker's
     connection, at least."""
-    first, data, rounds = packets(call, job, window)
+    first, data, rounds = packets(call, job)
     wire, header_only = frame_bytes(job.elements) + UDP_FRAMING_BYTES, HEADER_BYTES + UDP_FRAMING_BYTES
     total = first + data + (-(-data // job.elements) if rounds else 0)
     route = call.shares.route if call.shares.routed else Route.ALL
@@ -121,7 +117,7 @@ def _late(shares: Shares, rows: int, window: int, workers: int) -> dict[int, int
     gives = shares.route is Route.FROM_OWNER
     if shares.owner is not None:
         return {rank: -1 for rank in range(workers) if (rank == shares.owner) is gives}
-    run = min(RUN_MAX, max(1, window // (4 * workers)))
+    run = run_of(window, workers)
     if gives:
         return {0: min(run, rows) - 1}
     last = rows - (rows - 1) // run * run

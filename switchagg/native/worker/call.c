@@ -248,24 +248,23 @@ static void sa_partial_write(struct sa_call *call, uint64_t position, const uint
 static const struct sa_call_form partial_sum = {sa_chunked_kind, sa_partial_read, sa_partial_write, sa_chunked_pass,
                                                 sa_chunked_terms};
 
-static struct sa_layout sa_layout_of(const struct sa_coding *coding, const struct sa_submission *submission,
-                                     uint32_t window) {
+static struct sa_layout sa_layout_of(const struct sa_coding *coding, const struct sa_submission *submission) {
     struct sa_layout layout;
-    sa_layout_init(&layout, submission->count, submission->unit, submission->owner, coding->workers);
+    sa_layout_init(&layout, submission->count, submission->unit, submission->owner, coding->workers, submission->run);
     layout.first = submission->first_row, layout.rows = submission->row_count;
-    sa_layout_begin(&layout, coding->width, coding->workers, window);
+    sa_layout_begin(&layout, coding->width);
     if (submission->route != SA_ROUTE_ALL && coding->workers == 1) layout.chunks = 0; /* it has what is its own */
     return layout;
 }
 
 uint64_t sa_call_codes(const struct sa_coding *coding, const struct sa_submission *submission, uint32_t elements) {
     uint64_t of_each = coding->codec->rounds * (coding->elements < elements ? 2u : 1u);
-    return of_each ? of_each * sa_layout_of(coding, submission, 0).chunks : 0;
+    return of_each ? of_each * sa_layout_of(coding, submission).chunks : 0;
 }
 
 void sa_call_init(struct sa_call *call, const struct sa_coding *coding, const struct sa_submission *submission,
                   const struct sa_caller *caller, int16_t *codes) {
-    struct sa_layout layout = sa_layout_of(coding, submission, caller->window);
+    struct sa_layout layout = sa_layout_of(coding, submission);
     int beside = coding->elements < caller->elements;
     uint64_t groups = coding->codec->rounds ? (layout.chunks + caller->elements - 1) / caller->elements : 0;
     *call = (struct sa_call){

@@ -12,10 +12,9 @@
 #include "switchagg/native/worker/layout.h"
 #include "switchagg/native/worker/verified_sums.h"
 
-/* The rank that makes a call, and its stream. */
+/* The rank that makes a call. */
 struct sa_caller {
     uint32_t rank;
-    uint32_t window;   /* slots of the stream */
     uint32_t elements; /* E */
     uint32_t presence; /* elements of a data chunk that say whose values are in it (Q6) */
     uint32_t *scratch; /* E elements, for a moment */

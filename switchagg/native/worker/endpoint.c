@@ -88,8 +88,8 @@ static const struct sa_verified_sums *sa_verified_of(const struct sa_endpoint *e
 
 static void sa_chunked_init(struct sa_endpoint *endpoint, struct sa_running *running,
                             const struct sa_submission *submission, const struct sa_coding *coding, uint32_t presence) {
-    struct sa_caller caller = {endpoint->rank, endpoint->windows[submission->stream].window, endpoint->elements, presence,
-                               endpoint->scratch, endpoint->counters + SA_ENDPOINT_CHUNKS_OF, sa_verified_of(endpoint)};
+    struct sa_caller caller = {endpoint->rank, endpoint->elements, presence, endpoint->scratch,
+                               endpoint->counters + SA_ENDPOINT_CHUNKS_OF, sa_verified_of(endpoint)};
     sa_call_init(&running->call, coding, submission, &caller, (int16_t *)(running + 1));
 }
 

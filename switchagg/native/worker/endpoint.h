@@ -48,6 +48,7 @@ struct sa_submission {
     uint32_t owner;  /* of all values; SA_EACH_RANK: each rank of its shard */
     uint32_t unit;   /* so many values lie in the same shard */
     uint32_t routed; /* 0: the switch knows no routes, so all send and get values (W15) */
+    uint32_t run;    /* rows of a shard that follow each other where each rank owns one (W13) */
     uint32_t mean;   /* 1: of a partial sum, of floats that all ranks get: divided by the ranks in each chunk (Q6) */
     uint32_t description[SA_WORDS];
 };

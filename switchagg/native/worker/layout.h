@@ -5,8 +5,6 @@
 
 #include "switchagg/native/worker/endpoint.h"
 
-#define SA_RUN_MAX 16u /* rows of one shard in a row */
-
 struct sa_layout {
     uint64_t count; /* values */
     uint64_t units; /* of `unit` values, which lie in the same shard */
@@ -15,7 +13,7 @@ struct sa_layout {
     uint64_t chunks;
     uint32_t unit, width;
     uint32_t shards, owner;
-    uint32_t run;
+    uint32_t run; /* rows of a shard that follow each other */
 };
 
 /* A data chunk carries `count` values from `low` on, which may be none. */
@@ -29,18 +27,17 @@ struct sa_span {
 static inline uint64_t sa_quotient(uint64_t a, uint64_t b) { return (a | b) >> 32 ? a / b : (uint32_t)a / (uint32_t)b; }
 
 static inline void sa_layout_init(struct sa_layout *layout, uint64_t count, uint32_t unit, uint32_t owner,
-                                  uint32_t workers) {
+                                  uint32_t workers, uint32_t run) {
     *layout = (struct sa_layout){.count = count, .unit = unit, .units = count / unit, .owner = owner};
     layout->shards = owner == SA_EACH_RANK ? workers : 1;
+    layout->run = run ? run : 1;
 }
 
-static inline void sa_layout_begin(struct sa_layout *layout, uint32_t width, uint32_t workers, uint32_t window) {
+static inline void sa_layout_begin(struct sa_layout *layout, uint32_t width) {
     uint64_t longest = (layout->units + layout->shards - 1) / layout->shards * layout->unit;
-    uint32_t run = window / (4 * workers);
     layout->width = width;
     if (!layout->rows) layout->rows = (longest + width - 1) / width; /* not a part of a split call (W11) */
     layout->chunks = layout->rows * layout->shards;
-    layout->run = run < 1 ? 1 : run > SA_RUN_MAX ? SA_RUN_MAX : run;
 }
 
 /* Returns the first unit of a shard: shard * units / shards, without an overflow. */

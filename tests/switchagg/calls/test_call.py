@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from switchagg.calls.array_calls import array_call, split
 from switchagg.calls.chunked_call import ChunkedCall
 from switchagg.job import JobConfig, StreamConfig
-from switchagg.layout import EVERYONE, Layout, Shares, shares_of
+from switchagg.layout import EVERYONE, Layout, Shares, run_of, shares_of
 from switchagg.wire import Op, Route, givers, op_of
 
 
@@ -29,9 +29,10 @@ def run(calls: list[ChunkedCall], rng: random.Random) -> None:
     waiting: set[int] = set()
     sent = 0
     done = 0
-    window = rng.choice([1, 16, 64, 1024])
+    run = rng.choice([1, 2, 16])
     for rank, call in enumerate(calls):
-        call.begin(rank, window)
+        call.shares = call.shares._replace(run=run)
+        call.begin(rank)
     everyone = (1 << len(calls)) - 1
     while done < calls[0].chunks:
         assert all(c.ready_chunks == calls[0].ready_chunks for c in calls)
@@ -135,8 +136,8 @@ def test_what_the_switch_cannot_do_is_refused(array: NDArray[Any], op: str, elem
 def test_every_value_lies_in_one_data_chunk_of_its_owner(seed: int) -> None:
     rng = random.Random(seed)
     workers, unit, width = rng.randint(2, 9), rng.choice([1, 2, 8]), rng.randint(1, 40)
-    count, window = unit * rng.choice([0, 1, workers - 1, rng.randint(0, 3000)]), rng.choice([1, 40, 256, 4096])
-    layout = Layout(Shares(Route.TO_OWNER, None, unit), count, width, workers, window)
+    count, run = unit * rng.choice([0, 1, workers - 1, rng.randint(0, 3000)]), rng.choice([1, 3, 16])
+    layout = Layout(Shares(Route.TO_OWNER, None, unit, run=run), count, width, workers)
     owned: list[list[int]] = [[] for _ in range(workers)]
     for chunk in range(layout.chunks):
         low, high = layout.span(chunk)
@@ -147,7 +148,7 @@ def test_every_value_lies_in_one_data_chunk_of_its_owner(seed: int) -> None:
         assert values == list(
             range(unit * (rank * (count // unit) // workers), unit * ((rank + 1) * (count // unit) // workers))
         )
-    whole = Layout(Shares(Route.FROM_OWNER, 1), count, width, workers, window)
+    whole = Layout(Shares(Route.FROM_OWNER, 1), count, width, workers)
     assert [value for chunk in range(whole.chunks) for value in range(*whole.span(chunk))] == list(range(count))
     assert {whole.owner(chunk) for chunk in range(whole.chunks)} <= {1}
 
@@ -164,13 +165,13 @@ def test_w11_the_parts_of_a_split_call_are_its_rows_in_proportion_to_the_windows
     call = array_call(array, "sum", config, shares=shares)
     width = len(call.array) // max(1, len(array)) * 4
 
-    def rows(of: Shares, window: int) -> list[tuple[int, int, int]]:
-        layout = Layout(of, len(call.array), width, workers, window)
+    def rows(of: Shares) -> list[tuple[int, int, int]]:
+        layout = Layout(of, len(call.array), width, workers)
         return [(layout.owner(chunk), *layout.span(chunk)) for chunk in range(layout.chunks)]
 
-    whole = rows(call.shares, 100) if len(array) else []
-    cut = split(call, config, range(len(windows)))
-    parts = [rows(part, window) for part, window in zip(cut.values(), windows, strict=False)]
+    whole = rows(call.shares) if len(array) else []
+    cut = split(call, config, dict(enumerate(windows)))
+    parts = list(map(rows, cut.values()))
     if len(whole) <= min(windows):
         assert not cut
     if cut:
@@ -182,7 +183,7 @@ def test_w11_the_parts_of_a_split_call_are_its_rows_in_proportion_to_the_windows
 
 def test_shards_take_turns_of_runs_that_fill_a_quarter_of_the_window() -> None:
     """Three ranks, W = 24: runs of two rows, the last of one."""
-    layout = Layout(Shares(Route.FROM_OWNER, None), 3 * 30, 10, 3, 24)
+    layout = Layout(Shares(Route.FROM_OWNER, None, run=run_of(24, 3)), 3 * 30, 10, 3)
     assert [layout.owner(chunk) for chunk in range(layout.chunks)] == [0, 0, 1, 1, 2, 2, 0, 1, 2]
     assert [layout.span(chunk)[0] for chunk in range(layout.chunks)] == [0, 10, 30, 40, 60, 70, 20, 50, 80]
 

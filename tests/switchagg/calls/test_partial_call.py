@@ -36,7 +36,7 @@ class Rank:
         assert np.array_equal(self.array, self.given)
         call = chunked_call(array_call(self.array, "avg", JOB, self.codec, residual=residual), JOB)
         assert isinstance(call, PartialCall)
-        call.begin(self.number, 8)
+        call.begin(self.number)
         self.call, self.residual = call, residual
         return call
 
@@ -112,7 +112,7 @@ def test_a_sum_of_nobody_is_zero(dtype: type) -> None:
     array = np.ones(40, dtype)
     op = "avg" if array.dtype.kind == "f" else "sum"
     call = chunked_call(array_call(array, op, JOB, FIXED_POINT), JOB)
-    call.begin(0, 8)
+    call.begin(0)
     for position in range(call.chunks):
         codes = np.full((1, ELEMENTS), 5 if call.kind(position) & MAX_BIT else 0, np.int32)
         call.write([position], codes)

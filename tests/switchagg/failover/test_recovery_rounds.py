@@ -6,7 +6,7 @@ import numpy as np
 from switch_parts import Part, draw_part, gets, kept, together, undisturbed
 
 from switchagg.calls.chunked_call import ArrayCall
-from switchagg.failover.part_rows import PartForm, PartRows, RetainedParts
+from switchagg.failover.part_rows import PartRows, RetainedParts
 from switchagg.failover.recovery_rounds import host_rounds, recovery_rounds
 from switchagg.job import JobConfig, StreamConfig
 from switchagg.layout import Rows
@@ -30,7 +30,7 @@ def test_a_part_on_hosts_has_the_bits_of_a_switch(seed: int) -> None:
     want = [kept(call) for call in undisturbed([part], job)[0]]
     calls = [part.call(rank, 0, job) for rank in range(job.workers)]
     how = (begin_in_c,) if rng.random() < 0.3 else ()
-    together([host_rounds(call, rank, job, window(job), *how) for rank, call in enumerate(calls)])
+    together([host_rounds(call, rank, job, *how) for rank, call in enumerate(calls)])
     assert [kept(call) for call in calls] == want, (job, part)
 
 
@@ -43,15 +43,14 @@ def disturbed(
     Rows before the last window of a finished rank's are everywhere; any others are held by any ranks that get them.
     """
     calls = [part.call(rank, 0, job) for rank in range(job.workers)]
-    form = PartForm.of(calls[0], job, window(job))
-    owners = form.owners()
+    form, owners = PartRows(calls[0], 0, job).form, PartRows(calls[0], 0, job).owners()
     finished = numbers.random(job.workers) < 0.3
-    held = numbers.random((job.workers, form.rows)) < numbers.choice([0, 0.3, 0.9])
+    held = numbers.random((job.workers, form.layout.chunks)) < numbers.choice([0, 0.3, 0.9])
     if finished.any():
-        held[:, : max(0, form.rows - window(job))] = True
+        held[:, : max(0, form.layout.chunks - window(job))] = True
     parts = []
     for rank, call in enumerate(calls):
-        receives = gets(form.shares.route, owners, rank)
+        receives = gets(calls[0].shares.route, owners, rank)
         mask = (held[rank] | finished[rank]) & receives
         if rows := np.flatnonzero(mask).tolist():
             from_result = Rows(results[rank].array, form.width, form.layout)
@@ -66,12 +65,12 @@ def disturbed(
             retained = RetainedParts(window(job), rank, job)
             retained.keep(0, call)
             retained_part = retained.of(0)
-            parts.append(retained_part or PartRows.unfinished(call, mask, rank, job, window(job)))
+            parts.append(retained_part or PartRows(call, rank, job, mask))
             assert retained_part is not None or job.workers == 1
             calls[rank] = results[rank]
             call.array.view(np.uint8)[:] = 0xA5
         else:
-            parts.append(PartRows.unfinished(call, mask, rank, job, window(job)))
+            parts.append(PartRows(call, rank, job, mask))
     return calls, parts
 
 

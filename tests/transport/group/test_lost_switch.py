@@ -34,18 +34,17 @@ def free_port(kind: int) -> int:
 class SwitchProcess:
     """A switch in a process of its own, which can be killed and started again at the same place."""
 
-    def __init__(self, dataplane: str = "auto") -> None:
+    def __init__(self, dataplane: str = "auto", slots: int = 512) -> None:
         self._ports = free_port(socket.SOCK_STREAM), free_port(socket.SOCK_DGRAM)
         self.control = f"tcp://127.0.0.1:{self._ports[0]}"
-        self._dataplane = dataplane
+        self._options = ("--slots", str(slots), "--lease", str(LEASE_S), "--dataplane", dataplane)
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "emulation.cli.main", "switch", "--control", self.control),
-                *("--data", f"127.0.0.1:{self._ports[1]}", "--slots", "512", "--lease", str(LEASE_S)),
-                *("--dataplane", self._dataplane),
+                *("--data", f"127.0.0.1:{self._ports[1]}", *self._options),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -74,6 +73,14 @@ def switches() -> Iterator[list[SwitchProcess]]:
     yield both
     for switch in both:
         switch.kill()
+
+
+@pytest.fixture
+def narrow() -> Iterator[SwitchProcess]:
+    """A switch with so few slots that windows become narrower there (C23)."""
+    switch = SwitchProcess(slots=16)
+    yield switch
+    switch.kill()
 
 
 def together(switches: list[SwitchProcess], job: str, workers: int = WORKERS, **options: Any) -> list[Any]:
@@ -240,6 +247,28 @@ def test_a_standby_takes_over(switches: list[SwitchProcess]) -> None:
     training.after(len(CALLS))
     switches[0].kill()
     assert comes(lambda: all(group.counters["moves_to_switch"] == 1 for group in groups))
+    assert not differing(training.end(), expected)
+    close(groups)
+
+
+def test_narrower_windows_change_no_bit(switches: list[SwitchProcess], narrow: SwitchProcess) -> None:
+    calls = [("reduce_scatter", 20_000, "float32", {}), ("allreduce", 20_000, "float32", {}), *SUMS[1:]]
+    steps, options = 40 * len(calls), {"codec": "lanes8", "codec_seed": 7, "window_slots": 64, "split_calls": 1}
+    wide = switches[0]
+    for switch in (wide, narrow):
+        switch.start()
+    expected = undisturbed([wide], steps, calls, 2, **options)
+    options |= {"fallback": "ring", "slots_least": 4}
+    began_there = Training(together([narrow], "narrow", 2, **options), steps, calls)
+    assert not differing(began_there.end(), expected)
+    close(began_there.groups)
+    groups = together([wide, narrow], "survivor", 2, **options)
+    training = Training(groups, steps, calls, pause_s=0.03)
+    training.after(len(calls))
+    wide.kill()
+    assert comes(lambda: all(group.counters["moves_to_switch"] == 1 for group in groups))
+    assert min(training.reached) < steps - len(calls), "calls follow on the other switch"
+    narrow.kill()  # recovered there, too
     assert not differing(training.end(), expected)
     close(groups)
 

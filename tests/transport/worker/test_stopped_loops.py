@@ -15,7 +15,7 @@ from test_worker_loop import LIVENESS_S, LOOPBACK, LOOPS, job_of
 
 import transport.worker.native_worker_loop
 import transport.worker.worker_loop
-from switchagg.calls.array_calls import array_call, data_layout
+from switchagg.calls.array_calls import array_call, form_of
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.dataplane.native import NativePlane
 from switchagg.description import CallSignature
@@ -105,7 +105,7 @@ def calls_of(job: JobConfig, rank: int) -> list[tuple[int, ArrayCall]]:
 
 
 def check_rows(job: JobConfig, call: UnfinishedCall, given: NDArray[Any], result: NDArray[Any]) -> None:
-    layout = data_layout(call.call, job, call.stream)
+    layout = form_of(call.call, job).layout
     assert call.held.shape == (layout.chunks,)
     expected = given.copy()
     for low, high in map(layout.span, np.flatnonzero(call.held).tolist()):
