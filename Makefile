@@ -4,9 +4,10 @@ PYTHON ?=
 ARGS ?=
 export VENV PYTHON
 BIN = $(VENV)/bin
+STYLE = $(addprefix tests/repository/test_,tidy.py imports.py rooms.py protocol_rules.py links.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready examples native compare bench quick test check docs documents clean
+.PHONY: help setup ready examples native compare bench quick test check lint types style docs documents clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -36,12 +37,18 @@ quick: ready ## what to run before a commit: the rules, codecs, data planes and 
 test: ready ## the tests, in up to four processes; ARGS="tests/switchagg/test_wire.py -k golden" chooses some, on one
 	@$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=auto --maxprocesses=4 --durations=20)
 
-check: ready ## formatting, lint, types, tidiness, links
+check: lint types style ## formatting, lint, types, tidiness, links
+
+lint: ready
 	@$(BIN)/ruff format --check --quiet . || { echo "check: run $(BIN)/ruff format ." >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
+
+types: ready
 	@$(BIN)/mypy
 	@$(BIN)/mypy setup.py
-	@$(BIN)/python -m pytest -q tests/repository/test_tidy.py tests/repository/test_links.py
+
+style: ready
+	@$(BIN)/python -m pytest -q $(STYLE)
 
 docs: ready ## guides and API reference as a site in build/site; a broken link is an error
 	@mkdir -p build/pages

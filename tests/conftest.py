@@ -19,7 +19,7 @@ from switchagg.native.library import missing
 
 pytest_plugins = ["switchagg.testing"]  # tests/vectors/*.stf run live, too, on the fastest data plane
 
-SEEDS_DEFAULT = 100
+SEEDS_DEFAULT = 30
 LEFTOVER_GRACE_S = float(os.environ.get("SWITCHAGG_LEFTOVER_GRACE_S", "3"))
 # Inherited by every process the tests start, also by those that detach: how we know our own at the end.
 TOKEN_NAME = "SWITCHAGG_TEST_RUN"
@@ -108,6 +108,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 # ---- parallel runs (pytest -n 2)
 
+SYSTEM, LONG = "system", "long: "
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
@@ -119,7 +121,7 @@ def group_of(file: str) -> str:
     """Tests of a file stay together, and all files whose tests make links: they look at the machine's."""
     text = Path(file).read_text(encoding="utf-8") if file.endswith(".py") else ""
     makes_links = any(word in text for word in ("mark.system", "requires_root_namespaces", "requires_mininet"))
-    return "system" if makes_links else file
+    return SYSTEM if makes_links else f"{LONG}{file}" if "mark.long" in text else file
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -128,6 +130,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class TestGroups(LoadScopeScheduling):  # type: ignore[misc]
         groups: ClassVar[dict[str, str]] = {}
+
+        def _assign_work_unit(self, node: Any) -> None:
+            """Gives out links' tests first, then long files: what is begun last must be short."""
+            long = [scope for scope in self.workqueue if scope == SYSTEM or scope.startswith(LONG)]
+            if long:
+                self.workqueue.move_to_end(SYSTEM if SYSTEM in long else long[0], last=False)
+            super()._assign_work_unit(node)
 
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::")[0]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
-SETTINGS = "[pytest]\nmarkers = system: needs root\n"
+SETTINGS = "[pytest]\nmarkers =\n  system: needs root\n  long: begun first\n"
 NOT_INHERITED = ("SWITCHAGG_SEEDS", "SWITCHAGG_TEST_RUN", "PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST")
 NOT_INHERITED += ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
 
@@ -43,13 +43,6 @@ def run(folder: Path, body: str, *arguments: str, within: tuple[str, ...] = (), 
 SEEDED = "def test_it(seed): print(f'seed={seed}.')\n"
 
 
-def test_a_test_with_a_seed_runs_once_for_each(tmp_path: Path) -> None:
-    status, output = run(tmp_path, SEEDED, "-s", "--seeds", "3")
-    assert status == 0
-    assert all(f"seed={seed}." in output for seed in range(3))
-    assert "3 passed" in output
-
-
 def test_one_seed_is_replayed_alone_but_for_tests_that_name_theirs(tmp_path: Path) -> None:
     mark = "import pytest\n@pytest.mark.parametrize('size, seed', [(1, 7), (2, 8)])\n"
     body = SEEDED + mark + SEEDED.replace("test_it(seed)", "test_own(size, seed)")
@@ -67,8 +60,9 @@ def test_the_environment_gives_the_number_of_seeds_and_skips_are_listed_once_per
         "@pytest.mark.skipif(True, reason='needs a NIC')\n"
         "def test_other(): pass\n"
     )
-    status, output = run(tmp_path, body + SEEDED, SWITCHAGG_SEEDS="2")
+    status, output = run(tmp_path, body + SEEDED, "-s", SWITCHAGG_SEEDS="2")
     assert status == 0
+    assert all(f"seed={seed}." in output for seed in range(2))
     assert "2 passed, 4 skipped" in output
     assert "    3 x needs bmv2\n    1 x needs a NIC\n" in output
 
@@ -107,6 +101,17 @@ def test_a_parallel_run_keeps_a_files_tests_and_the_system_tests_together(tmp_pa
     workers = {kind: {file.read_text() for file in tmp_path.glob(f"{kind}*.worker")} for kind in ("one", "two", "it")}
     assert all(len(names) == 1 for names in workers.values())
     assert workers["one"] == workers["two"] != workers["it"]
+
+
+def test_a_parallel_run_begins_with_what_takes_long(tmp_path: Path) -> None:
+    note = "import pytest\ndef note(word):\n    with open('order', 'a') as file: file.write(word)\n"
+    (tmp_path / "test_x.py").write_text(f"{note}pytestmark = pytest.mark.long\ndef test_it(): note('long ')\n")
+    (tmp_path / "test_y.py").write_text(f"{note}@pytest.mark.system\ndef test_it(): note('system ')\n")
+    status, output = run(
+        tmp_path, f"{note}@pytest.mark.parametrize('n', range(9))\ndef test_it(n): note('.')", "-n", "1"
+    )
+    assert status == 0, output
+    assert (tmp_path / "order").read_text() == "system long ........."
 
 
 @pytest.mark.system

@@ -6,8 +6,7 @@ from pathlib import PurePosixPath
 from posixpath import dirname, join, normpath
 
 import pytest
-
-from tests.repository.test_tidy import ROOT, Tree, read_tree, repository_files
+from repository_tree import ROOT, Tree, repository, repository_files
 
 FENCE = re.compile(r"^ *(```+).*?^ *\1 *$", re.MULTILINE | re.DOTALL)
 INLINE_CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
@@ -64,7 +63,7 @@ CHECKS = [broken_links, missing_paths]
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_repository_has_no_link_fault(check: Callable[[Tree, set[str]], list[str]]) -> None:
-    assert check(read_tree(ROOT), set(repository_files(ROOT))) == []
+    assert check(repository(), set(repository_files(ROOT))) == []
 
 
 PAGE = "# One `two`: three\n\n## Again\n## Again\n```\n# no heading\n```\n"

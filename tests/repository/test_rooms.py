@@ -4,13 +4,14 @@ A room is a folder of a package, with all below it, or a file beside such folder
 text (`transport.links.link_kinds`) are no imports.
 """
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
+from repository_tree import Tree, imported, module_name, parsed, python_files, repository, top_room
 
 from switchagg.native.headers import FOLDERS
-from tests.repository.test_tidy import ROOT, Tree, imported, module_name, parsed, python_files, read_tree, top_room
 
 EMULATION = ("scenario", "results", "workloads", "sim", "testbed", "report", "experiments", "cli")
 """A room imports only those before it; emulation/mn_custom.py, which `mn` executes, stands outside."""
@@ -25,7 +26,7 @@ def mutual_imports(tree: Tree) -> list[str]:
     for name, text in tree.items():
         package, _, module = module_name(name).partition(".")
         if name.endswith(".py") and top_room(name) and module:
-            targets = imported(name.removeprefix("p4/"), parsed(text))
+            targets = imported(name.removeprefix("p4/"), ast.walk(parsed(text)))
             room = imports.setdefault((package, module.partition(".")[0]), set())
             room.update(tuple(target.split(".")[:2]) for _, target in targets)
     return [
@@ -40,7 +41,7 @@ def mutual_imports(tree: Tree) -> list[str]:
 
 
 def test_no_two_rooms_import_each_other() -> None:
-    assert mutual_imports(read_tree(ROOT)) == [], "move what both need below both"
+    assert mutual_imports(repository()) == [], "move what both need below both"
 
 
 def upward_imports(tree: Tree) -> list[str]:
@@ -49,7 +50,7 @@ def upward_imports(tree: Tree) -> list[str]:
     for name, module in python_files({name: text for name, text in tree.items() if name.startswith("emulation/")}):
         room = name.split("/")[1]
         after = EMULATION[EMULATION.index(room) + 1 :] if room in EMULATION else ()
-        targets = {target for _, target in imported(name, module)}
+        targets = {target for _, target in imported(name, ast.walk(module))}
         upward += [
             f"{name}: {target}"
             for target in sorted(targets)
@@ -59,7 +60,7 @@ def upward_imports(tree: Tree) -> list[str]:
 
 
 def test_rooms_of_emulation_import_only_those_before_them() -> None:
-    assert upward_imports(read_tree(ROOT)) == []
+    assert upward_imports(repository()) == []
     planted = {"emulation/scenario/a.py": "if TYPE_CHECKING:\n    from emulation.results.results import MethodResult"}
     assert upward_imports(planted) == ["emulation/scenario/a.py: emulation.results.results.MethodResult"]
 
@@ -77,7 +78,7 @@ def upward_includes(tree: Tree) -> list[str]:
 
 
 def test_c_includes_only_what_stands_below() -> None:
-    tree = read_tree(ROOT)
+    tree = repository()
     assert upward_includes(tree) == []
     planted = {
         "switchagg/native/rule/plane.c": '#include "transport/native/network/udp.h"',
@@ -138,7 +139,7 @@ def roomless_tests(tree: Tree) -> list[str]:
 
 
 def test_folders_of_tests_are_named_after_rooms() -> None:
-    assert roomless_tests(read_tree(ROOT)) == [], "see CONTRIBUTING.md, where tests are"
+    assert roomless_tests(repository()) == [], "see CONTRIBUTING.md, where tests are"
     rooms = ("transport/links/link.py", "switchagg/wire.py", "tests/conftest.py", "tests/vectors/a.py")
     tests = (
         "switchagg/test_wire.py",

@@ -94,7 +94,7 @@ def unpack(data: bytes) -> tuple[Hello, bytes]:
 
 
 def disagreement(local: Hello, remote: Hello, place: str, expected: int | None = None) -> str:
-    """Why two members don't fit, as a text that names both sides; "" if they do.
+    """Why two members don't fit (M6), as a text that names both sides; "" if they do.
 
     place: where theirs came from. expected: the number that the one there should have, if that is known.
     """

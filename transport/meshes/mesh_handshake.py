@@ -6,7 +6,7 @@ The *dialer* connects, the *listener* is connected to; they exchange four messag
     56 of all but opening and challenge: u16 length | 58 body
 
 An opening has 40 zeros behind its nonce, so that no challenge is longer. The nonce is the dialer's, but for a
-challenge's. The token itself is never sent. This module is pure.
+challenge's. The token itself is never sent. Later messages are not protected (M8). This module is pure.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """The handshakes of one member of a UDP mesh (`transport.meshes.mesh_handshake`), over datagrams that may get lost.
 
-Both members are dialers: each sends openings until the other's hello is there, and whichever handshake ends first
+Both members are dialers (M7): each sends openings until the other's hello is there, and whichever handshake ends first
 connects them. A member keeps nothing of an opener until the opener has proved that it has the job's token. Proofs and
 answers carry, behind the hello,
 

@@ -181,7 +181,7 @@ class DaemonOptions:
 
     @property
     def tags_fault(self) -> str:
-        """Why packets have no tags (A1), and what protects them instead; "" if they can have some."""
+        """Why packets have no tags (A1), and what protects them instead (A6); "" if they can have some."""
         below = "MACsec, IPsec or WireGuard below it protects them, or"
         if not self.kind.tags and not self.kind.keys:
             return f"over {self.link} they have no room for tags; {below} --link udp"

@@ -1,0 +1,88 @@
+"""The protocol's rules and their citations: a rule that code names stands in the protocol, and somebody names each.
+
+Each check is a function from a tree of files to the faults found; each is shown a tree it must reject.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from repository_tree import Tree, repository
+
+PROTOCOL, PROTOCOL_PAGES = "switchagg/PROTOCOL.md", ("switchagg/PROTOCOL.md", "switchagg/protocol/")
+
+# A rule is defined where its number opens a line, a list item, a table row or a heading, perhaps in bold.
+GROUPS = "PSHWFCRVLGQXAM"
+RULE_DEFINITION = re.compile(rf"^[\s|#>*-]*([{GROUPS}][1-9]\d?)\b", re.MULTILINE)
+RULE_CITATION = re.compile(rf"(?<![\w/.\\-])(?<!annex )([{GROUPS}][1-9]\d?)(?![\w-])")
+RULE_RANGE = re.compile(rf"\b([{GROUPS}])(\d{{1,2}}) to \1(\d{{1,2}})\b")
+NOT_CITING = ("p4/", "tests/repository/test_protocol_rules.py")
+CITING_SUFFIXES = (".py", ".c", ".h", ".p4", ".stf")
+
+
+def rules_cited(line: str) -> Iterator[str]:
+    yield from RULE_CITATION.findall(line)
+    for letter, first, last in RULE_RANGE.findall(line):
+        yield from (f"{letter}{number}" for number in range(int(first), int(last) + 1))
+
+
+def citations(tree: Tree) -> dict[str, str]:
+    """Rule number -> one place that cites it. Neither this file counts nor P4's engine, which knows no protocol."""
+    places: dict[str, str] = {}
+    for name, text in tree.items():
+        if name.endswith(CITING_SUFFIXES) and not name.startswith(NOT_CITING):
+            for number, line in enumerate(text.splitlines(), 1):
+                for rule in rules_cited(line):
+                    places.setdefault(rule, f"{name}:{number}")
+    return places
+
+
+def rules_of(tree: Tree) -> set[str]:
+    return {rule for name in tree if name.startswith(PROTOCOL_PAGES) for rule in RULE_DEFINITION.findall(tree[name])}
+
+
+def unknown_rules(tree: Tree) -> list[str]:
+    defined = rules_of(tree)
+    return [f"{place}: {rule} is not in {PROTOCOL}" for rule, place in citations(tree).items() if rule not in defined]
+
+
+def uncited_rules(tree: Tree) -> list[str]:
+    cited, rules = citations(tree), sorted(rules_of(tree)) or ["no rule"]
+    return [f"{PROTOCOL}: {rule} is cited by no source and no test" for rule in rules if rule not in cited]
+
+
+CHECKS = [unknown_rules, uncited_rules]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_protocol_has_none_of(check: Callable[[Tree], list[str]]) -> None:
+    assert len(repository()) > 10, "the list of files came back nearly empty"
+    assert check(repository()) == []
+
+
+RULES = "## Rules\n- **S1** one\n| W2 | two |\n"
+REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
+    (unknown_rules, {PROTOCOL: RULES, "switchagg/wire.py": '"""Keeps S1 and S3."""'}),
+    (unknown_rules, {PROTOCOL: RULES, "switchagg/wire.py": '"""Keeps S1 to S2, and W2."""'}),
+    (unknown_rules, {PROTOCOL: RULES, "switchagg/codecs/constant.py": '"""Nothing shows (X5)."""'}),
+    (uncited_rules, {PROTOCOL: RULES, "switchagg/wire.py": '"""Keeps S1."""'}),
+    (uncited_rules, {PROTOCOL: "no rule here\n"}),
+]
+
+
+@pytest.mark.parametrize(("check", "bad"), REJECTED, ids=lambda value: getattr(value, "__name__", ""))
+def test_rejects(check: Callable[[Tree], list[str]], bad: Tree) -> None:
+    assert len(check(bad)) == 1
+
+
+ACCEPTED: Tree = {
+    PROTOCOL: RULES,
+    "switchagg/protocol/control.md": "- **L1** three\n",
+    "switchagg/wire.py": '"""Packets (S1, L1)."""\n',
+    "switchagg/endpoint.py": "# W2\n",
+}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_accepts(check: Callable[[Tree], list[str]]) -> None:
+    assert check(ACCEPTED) == []
