@@ -236,9 +236,9 @@ def open_fallback_group(
     closing: threading.Event | None = None,
 ) -> Group:
     """Join a job on a switch, to go on by a host method while it has no room, or is lost. switch: or several, with
-    commas between: the job goes to the next where one is lost. addresses: of the host method, a (host, port) per rank.
-    fallback: its name, perhaps with a link. bound: our own place there. closing: once it is set, the group waits for
-    nothing more. Raises JobError."""
+    commas between: the job goes to the next where one is lost; after a leading comma it begins without any. addresses:
+    of the host method, a (host, port) per rank. fallback: its name, perhaps with a link. bound: our own place there.
+    closing: once it is set, the group waits for nothing more. Raises JobError."""
     from transport.group.moving_session import MovingSession, SessionPaths
     from transport.group.switch_group import SwitchGroup
     from transport.worker.session import SwitchSession as Session  # pulls in ZeroMQ
@@ -258,6 +258,8 @@ def open_fallback_group(
             f"option fallback: {name.link} does not encrypt and the switch has keys; use {name.method}@zeromq"
         )
     workers, switches = len(addresses), switch_list(switch)
+    if not (answers := bool(switches[0])):
+        del switches[0]
 
     def join(at: str, stay: "Stay", how: "JoinOptions", cancelled: threading.Event) -> "SwitchSession":
         return Session.join(at, job, rank, workers, how, cancelled, stay)
@@ -271,7 +273,7 @@ def open_fallback_group(
         )
         return open_group(name.method, name.link, rank, addresses, job=job, options=how, bound=bound)
 
-    paths = SessionPaths(switches, join, meet, fallback, bound)
+    paths = SessionPaths(switches, join, meet, fallback, bound, answers)
     return SwitchGroup(MovingSession(paths, job, rank, workers, options, closing))
 
 

@@ -69,15 +69,16 @@ Join = Callable[[str, Stay, JoinOptions, threading.Event], SwitchSession]
 
 
 class SessionPaths(NamedTuple):
-    """The ways that calls can go. switches: control addresses, the first of which the job begins at. meet: opens the
-    host method's group, whose sums are of whole numbers alone. fallback: its name. place: the port that this will take;
-    closed if it never does."""
+    """The ways that calls can go. switches: control addresses, the first of which the job begins at, unless it is known
+    that none `answers`. meet: opens the host method's group, whose sums are of whole numbers alone. fallback: its name.
+    place: the port that this will take; closed if it never does."""
 
     switches: Sequence[str]
     join: Join
     meet: Meet
     fallback: str
     place: BoundPlace | None
+    answers: bool = True
 
 
 class MovingSession:
@@ -142,6 +143,9 @@ class MovingSession:
 
     def _first_stay(self) -> SwitchSession | None:
         """The stay at the first switch, or None where the job begins without one."""
+        if not self._paths.answers:
+            self._say(f"begins with {self._fallback}: no switch answers")
+            return None
         try:
             return self._join_at(self._paths.switches[0], self._options, self._closing)
         except JobError as error:

@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from switchagg.errors import JobError
 from switchagg.join import TIMEOUT_NS_MAX
@@ -34,6 +35,15 @@ NONE = -1
 
 Join = Callable[[str, JoinOptions, threading.Event], SwitchSession]
 """join(switch, options, cancelled): a stay at a switch. Raises JobError."""
+
+
+def answers(switch: str, keys: Any) -> bool:
+    """Whether the switch at this control address answers now. keys: as of `JoinOptions`."""
+    try:
+        query_status(switch, timeout_s=PROBE_S, keys=as_keys(keys))
+    except (JobError, OSError):
+        return False
+    return True
 
 
 class WayBack:
@@ -69,11 +79,7 @@ class WayBack:
 
     def answers(self, switch: int) -> bool:
         """Whether this switch of the list answers now."""
-        try:
-            query_status(self._switches[switch], timeout_s=PROBE_S, keys=as_keys(self._options.keys))
-        except (JobError, OSError):
-            return False
-        return True
+        return answers(self._switches[switch], self._options.keys)
 
     def take(self) -> SwitchSession | None:
         """The stay that was joined, from now on the caller's."""

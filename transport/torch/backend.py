@@ -160,7 +160,10 @@ class SwitchProcessGroup(Collectives):
         self._rank, self._size = rank, size
         most = {"switch": MAX_CHILDREN, "gloo": size if self._exact else 0}.get(self._method.method, size)
         self._switchable = (0 if self._exact else 1) < size <= most
-        self.rendezvous = rendezvous = Rendezvous(store, rank, size, job, options, limit_s, self._join)
+        is_later = len(self._uuids) > 1 or (self.generation is not None and self.generation.generation > 0)
+        self.rendezvous = rendezvous = Rendezvous(
+            store, rank, size, job, options, limit_s, self._join, is_later=is_later
+        )
         self._what = f"switchagg group {self._name} (job {job or 'none'}, rank {rank} of {size})"
         self._agreed = False
         # Gloo's options have the time-out that was set last (`_set_pg_timeout`); they don't hold Gloo's group.

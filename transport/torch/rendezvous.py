@@ -328,6 +328,8 @@ class Rendezvous:
     join: Join
     cancelled: threading.Event = field(default_factory=threading.Event)
     """Set when the group ends: no rank needs to be waited for any more."""
+    is_later: bool = False
+    """Whether the group had an earlier generation: then a job with one switch and a fallback begins without, too."""
 
     @property
     def method(self) -> MethodName:
@@ -452,11 +454,14 @@ class Rendezvous:
             if options.fallback:
                 from transport.group.group_opening import (
                     open_fallback_group,  # every host method: only where one may be used
+                    switch_list,
                 )
 
-                addresses = _addresses(places)
+                addresses, first = _addresses(places), int(places[0].split(" ")[2])
+                switches = switch_list(options.switch)
+                order = [*switches[first:], *switches[:first]] if first >= 0 else ["", *switches]
                 session = open_fallback_group(
-                    options.switch, job, self.rank, addresses, join_options, options.fallback, place, peer_failed
+                    ",".join(order), job, self.rank, addresses, join_options, options.fallback, place, peer_failed
                 )
             else:
                 session = self.join(options.switch, job, self.rank, self.workers, join_options, peer_failed)
@@ -476,10 +481,23 @@ class Rendezvous:
 
         try:
             link = parse(self.options.fallback).link if self.method.is_switch else self.method.link
+            first = self._first_switch()
             place = bind_place(link, self.options.local_address())
         except (JobError, OSError, ValueError) as error:
             return None, f"{FAILED}: {error}"
-        return place, f"{place.address[0]} {place.address[1]} {token}"
+        return place, f"{place.address[0]} {place.address[1]} {first} {token}"
+
+    def _first_switch(self) -> int:
+        """Of rank 0: the place in the list of the first switch that answers, -1: none does. All begin there."""
+        is_alone = "," not in self.options.switch and not self.is_later
+        if self.rank or not self.method.is_switch or is_alone:
+            return 0
+        from transport.group.group_opening import switch_list
+        from transport.group.way_back import answers  # pulls in ZeroMQ
+
+        switches = switch_list(self.options.switch)
+        keys = self.options.join_options(self._join_limit_s).keys
+        return next((place for place, switch in enumerate(switches) if answers(switch, keys)), -1)
 
     def _try_host_group(self, lane: int, place: "BoundPlace | None", places: list[str]) -> tuple[str, Group | None]:
         if any(words.startswith(FAILED) for words in places):

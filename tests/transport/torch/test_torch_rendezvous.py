@@ -300,19 +300,35 @@ def test_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
         SwitchOptions().require_switch()
 
 
-def test_a_job_with_a_fallback_begins_without_a_switch_that_is_full() -> None:
+def linked(options: SwitchOptions, is_later: bool = False) -> list[Any]:
+    """The link by which each of two ranks has summed, and how often their job moved to a switch."""
     store = dist.HashStore()
+
+    def one(rank: int) -> Any:
+        group = Rendezvous(store, rank, 2, "job", options, 30.0, FakeSwitch().join, is_later=is_later).open(0)
+        assert group is not None
+        with group:
+            assert group.allreduce(np.full(5, rank + 0.5, np.float32)).result(30).tolist() == [2.0] * 5
+            return group.link, group.counters["moves_to_switch"]
+
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(one, range(2), timeout=60))
+
+
+def test_a_job_with_a_fallback_begins_without_a_switch_that_is_full() -> None:
     with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=32)) as daemon:
         options = SwitchOptions(
             daemon.control_endpoint, fallback="ring", bind="127.0.0.1", codec_seed=3, slots_least=33
         )
+        assert linked(options) == 2 * [("tcp", 0)]
 
-        def one(rank: int) -> Any:
-            group = Rendezvous(store, rank, 2, "job", options, 30.0, FakeSwitch().join).open(0)
-            assert group is not None
-            with group:
-                total = group.allreduce(np.full(5, rank + 0.5, np.float32)).result(30)
-                return group.link, total.tolist(), group.counters["moves_to_switch"]
 
-        with ThreadPoolExecutor(2) as threads:
-            assert list(threads.map(one, range(2), timeout=60)) == 2 * [("tcp", [2.0] * 5, 0)]
+def test_ranks_begin_at_the_first_switch_that_answers_or_a_later_generation_without_any() -> None:
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0))) as gone:
+        dead = gone.control_endpoint
+    options = SwitchOptions(dead, fallback="ring", bind="127.0.0.1", codec_seed=3, join_timeout_s=3.0)
+    assert linked(options, is_later=True) == 2 * [("tcp", 0)]
+    with pytest.raises(dist.DistBackendError, match="no answer from switch"):
+        linked(options)
+    with SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0))) as daemon:
+        assert linked(replace(options, switch=f"{dead},{daemon.control_endpoint}")) == 2 * [("udp", 0)]
