@@ -480,8 +480,10 @@ class SwitchProcessGroup(Collectives):
         while True:
             store = PrefixStore(f"generation/{generation.generation}", self._store)
             rank, size = generation.members.index(self.membership.identity), len(generation.members)
+            limit_s = min(FORM_S, self._limit_s())
             try:
-                self.form_again(store, rank, size, min(FORM_S, self._limit_s()))
+                self.membership.meet(limit_s)
+                self.form_again(store, rank, size, limit_s)
                 return generation
             except Exception as error:
                 if time.monotonic() > deadline:

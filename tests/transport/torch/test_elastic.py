@@ -106,6 +106,24 @@ def test_a_new_process_joins_at_the_step_that_rank_0_names(processes: Processes)
     assert [a.has_joiners(), a.pauses(9)] == [False] * 2
 
 
+def test_nobody_waits_for_a_process_that_dies_as_it_joins(processes: Processes) -> None:
+    a, b = processes.begin(2)
+    c = processes.new()
+    joined = processes.later(c.begin, 2, 3, LIMIT_S)
+    while not (a.has_joiners() and b.has_joiners()):
+        time.sleep(0.01)
+    waits = [processes.later(member.next, 4, LIMIT_S) for member in (a, b)]
+    assert {wait.result().members[2] for wait in waits} == {joined.result().members[2]} == {c.identity}
+    c.close()  # it dies
+    for wait in [processes.later(member.meet, 1000.0) for member in (a, b)]:
+        with pytest.raises(dist.DistBackendError, match="rank 2 of 3 did not come"):
+            wait.result()
+    waits = [processes.later(member.next, 4, LIMIT_S) for member in (a, b)]
+    assert [wait.result() for wait in waits] == [GroupGeneration(2, identities(a, b), [4, 4])] * 2
+    for wait in [processes.later(member.meet, LIMIT_S) for member in (a, b)]:
+        wait.result()
+
+
 def test_a_process_that_was_taken_for_dead_joins_anew(processes: Processes) -> None:
     a, b = processes.begin(2)
     b._closed.set()  # it stands still

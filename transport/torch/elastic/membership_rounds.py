@@ -91,6 +91,22 @@ class MembershipRounds:
         self._store.set(f"arrived/{generation}/{self.identity}", str(step))
         return self._await(generation, step, limit_s)
 
+    def meet(self, limit_s: float) -> None:
+        """Wait until all members of this generation have seen its decision. Raises DistBackendError as soon as one that
+        hasn't is dead: it may have died while it waited to join."""
+        decision, deadline = self.decision, time.monotonic() + limit_s
+        assert decision is not None
+        self._store.set(f"seen/{decision.generation}/{self.identity}", "")
+        absent = list(enumerate(decision.members))
+        while absent := [
+            (rank, member) for rank, member in absent if not self._store.check([f"seen/{decision.generation}/{member}"])
+        ]:
+            with self._lock:
+                dead = [(rank, member) for rank, member in absent if self._is_dead(member)]
+            if dead or time.monotonic() > deadline or self._closed.wait(POLL_S):
+                ranks = ", ".join(str(rank) for rank, _ in dead or absent)
+                raise dist.DistBackendError(f"switchagg: elastic: rank {ranks} of {len(decision.members)} did not come")
+
     def has_joiners(self) -> bool:
         """Whether a process that is alive waits to join."""
         with self._lock:
