@@ -28,14 +28,6 @@ NEAR, FAR = "near", "far"
 START_S = 20.0
 
 
-def rank_node(rank: int) -> str:
-    return f"rank{rank}"
-
-
-def switch_node(number: int) -> str:
-    return f"switch{number}"
-
-
 class ChaosNode:
     """A namespace, as long as a process of ours lives in it."""
 

@@ -39,6 +39,8 @@ from emulation.experiments.chaos.rank_reports import (
 )
 from emulation.testbed.children import send_report
 from emulation.workloads.workload import RankWorkload, build_workload, compute_on_one_thread, learning_task
+from transport.switch.daemon import run_switch
+from transport.switch.daemon_options import DaemonOptions
 from transport.torch.elastic import ElasticTraining
 from transport.torch.hook import switch_group
 from transport.torch.registration import register
@@ -81,6 +83,11 @@ def serve_store(words: str) -> int:
     print(store.port, flush=True)
     while True:
         signal.pause()
+
+
+def serve_switch(words: str) -> int:
+    """The switch daemon, as `switchagg switch` runs it, until it is asked to end. words: DaemonOptions as JSON."""
+    return run_switch(msgspec.json.decode(words, type=DaemonOptions))
 
 
 def run_rank(words: str) -> int:

@@ -17,15 +17,12 @@ from typing import IO, Any, cast
 import msgspec
 
 from emulation.experiments.chaos.bad_packets import BadPackets
-from emulation.experiments.chaos.chaos_children import ChaosSwitchPlace
 from emulation.experiments.chaos.chaos_network import (
     HUB,
     STRANGER,
     ChaosNetwork,
     LoopbackNetwork,
-    rank_node,
     require_namespaces,
-    switch_node,
 )
 from emulation.experiments.chaos.chaos_options import NAMESPACES, ChaosOptions
 from emulation.experiments.chaos.fault_kinds.fault_kind import SWITCH, WORKER, ChaosEvent
@@ -36,6 +33,7 @@ from emulation.scenario.errors import RunFailed
 from emulation.testbed.children import Child
 from emulation.testbed.netns import wait_readable
 from emulation.testbed.nursery import Nursery, NurseryProcess
+from transport.switch.daemon_options import DaemonOptions
 
 ROOM = "emulation.experiments.chaos"
 START_S = 60.0
@@ -72,15 +70,15 @@ class ChaosSite:
 
     def _set_up(self) -> None:
         options, ending = self.options, self._ending
-        nodes = [rank_node(rank) for rank in range(options.workers)]
-        self.switch_nodes = [switch_node(number) for number in range(options.switches)]
+        nodes = [f"{WORKER} {rank}" for rank in range(options.workers)]
+        self.switch_nodes = [f"{SWITCH} {number}" for number in range(options.switches)]
         if options.place == NAMESPACES:
             require_namespaces()
         os.environ[self.leftovers.variable] = self.leftovers.token
         ending.callback(os.environ.pop, self.leftovers.variable)
         self.folder = self.leftovers.folder = Path(tempfile.mkdtemp(prefix="switchagg-chaos-"))
         ending.callback(shutil.rmtree, self.folder)
-        self.nursery = ending.enter_context(Nursery([f"{ROOM}.chaos_rank:prepare", f"{ROOM}.chaos_children"]))
+        self.nursery = ending.enter_context(Nursery([f"{ROOM}.chaos_rank:prepare"]))
         self.network: ChaosNetwork | LoopbackNetwork
         if options.place == NAMESPACES:
             self.network = ending.enter_context(ChaosNetwork([*nodes, *self.switch_nodes, STRANGER]))
@@ -88,20 +86,17 @@ class ChaosSite:
             self.network = LoopbackNetwork()
         self.leftovers.namespaces = dict(self.network.namespaces)
         self.leftovers.links = set(self.network.links)
-        self.places = [self._switch_place(name) for name in self.switch_nodes]
+        self.places = [self._switch_options(name) for name in self.switch_nodes]
         self._start_store()
         for number in range(options.switches):
             self.start_switch(number)
         ending.callback(self.stop_packets)
 
-    def _switch_place(self, name: str) -> ChaosSwitchPlace:
-        address = self.network.address(name)
-        ports = (5555, 5556) if self.options.place == NAMESPACES else (_free_port(), _free_port())
-        return ChaosSwitchPlace(
-            f"tcp://{address}:{ports[0]}",
-            (address, ports[1]),
-            self.options.lease_s,
-            DRAIN_LEASES * self.options.lease_s,
+    def _switch_options(self, name: str) -> DaemonOptions:
+        address, lease_s = self.network.address(name), self.options.lease_s
+        control, data = (5555, 5556) if self.options.place == NAMESPACES else (_free_port(), _free_port())
+        return DaemonOptions(
+            f"tcp://{address}:{control}", (address, data), lease_s=lease_s, drain_s=DRAIN_LEASES * lease_s
         )
 
     def log(self, name: str) -> IO[bytes]:
@@ -144,14 +139,14 @@ class ChaosSite:
         options = self.options
         environment = {"SWITCHAGG_METHOD": options.method, "MASTER_ADDR": self.store[0], "TMPDIR": str(self.folder)}
         if self.places:
-            environment["SWITCHAGG_SWITCH"] = ",".join(place.control for place in self.places)
+            environment["SWITCHAGG_SWITCH"] = ",".join(place.bind_control for place in self.places)
         if options.fallback:
             environment["SWITCHAGG_FALLBACK"] = options.fallback
         if options.elastic and not self._place.lap_plans:
             environment["SWITCHAGG_ELASTIC"] = "1"
         place = msgspec.structs.replace(self._place, rank=rank)
         log = self.log(f"start{place.start}-rank{rank}")
-        words, inside = msgspec.json.encode(place).decode(), self.network.pid(rank_node(rank))
+        words, inside = msgspec.json.encode(place).decode(), self.network.pid(f"{WORKER} {rank}")
         process = self.nursery.start(f"{ROOM}.chaos_rank:run_rank", words, environment, log, inside)
         return Child(f"rank {rank}", cast(Any, process), RankReport, log)
 
@@ -219,7 +214,7 @@ class ChaosSite:
         with self.log(f"switch{switch}") as log:
             words = msgspec.json.encode(self.places[switch]).decode()
             inside = self.network.pid(self.switch_nodes[switch])
-            process = self.nursery.start(f"{ROOM}.chaos_children:run_switch_child", words, {}, log, inside)
+            process = self.nursery.start(f"{ROOM}.chaos_rank:serve_switch", words, {}, log, inside)
         self._switches[switch] = process
         self._first_line(process, f"switch{switch}")
 
@@ -243,14 +238,14 @@ class ChaosSite:
 
     def cut(self, target: str, end: str) -> None:
         assert isinstance(self.network, ChaosNetwork)
-        self.network.cut(node_of(target), end)
+        self.network.cut(target, end)
 
     def restore(self, target: str) -> None:
-        self.network.restore(node_of(target))
+        self.network.restore(target)
 
     def send_packets(self, event: ChaosEvent) -> None:
         assert isinstance(self.network, ChaosNetwork)
-        self._packets.append(BadPackets(self.network, self.switch_nodes, self.places[0].data[1], event))
+        self._packets.append(BadPackets(self.network, self.switch_nodes, self.places[0].bind_data[1], event))
 
     def stop_packets(self) -> None:
         while self._packets:
@@ -268,11 +263,6 @@ class ChaosSite:
         with contextlib.suppress(ProcessLookupError):
             self.signal(f"{WORKER} {rank}", signal.SIGCONT)
             self.signal(f"{WORKER} {rank}", signal.SIGUSR1)
-
-
-def node_of(target: str) -> str:
-    kind, number = target.split()
-    return switch_node(int(number)) if kind == SWITCH else rank_node(int(number))
 
 
 def _free_port() -> int:
