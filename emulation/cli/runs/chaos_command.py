@@ -9,7 +9,9 @@ import typer
 
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, stop
 
-Seconds = Annotated[float, typer.Option(min=1, max=1e6, help="How long events happen")]
+Seconds = Annotated[
+    float | None, typer.Option(min=1, max=1e6, help="How long events happen  [default: 600, without --events]")
+]
 Seed = Annotated[int, typer.Option(min=0, help="Of the events: the same seed and options give the same ones")]
 Method = Annotated[str, typer.Option(help="Of summing: switch, switch@zeromq, ring, …")]
 Fallback = Annotated[
@@ -22,7 +24,7 @@ Elastic = Annotated[
 Place = Annotated[
     str, typer.Option(metavar="namespaces|loopback", help="Hosts with links that can be cut; processes of this host")
 ]
-Events = Annotated[int, typer.Option(min=0, help="End after so many; 0: after --seconds")]
+Events = Annotated[int, typer.Option(min=0, help="End after so many; 0: after --seconds alone")]
 Kinds = Annotated[
     str, typer.Option(metavar="NAMES", help="Like worker-kill,link-cut  [default: all; --list names them]")
 ]
@@ -38,7 +40,7 @@ Schedule = Annotated[int, typer.Option(min=0, help="Show the first so many event
 
 
 def chaos(
-    seconds: Seconds = 600.0,
+    seconds: Seconds = None,
     seed: Seed = 0,
     workers: Annotated[int, typer.Option(help="Ranks")] = 4,
     method: Method = "switch",
@@ -77,11 +79,12 @@ def chaos(
     """
     with outcomes():
         from emulation.experiments.chaos import chaos_page as page
-        from emulation.experiments.chaos.chaos_options import NAMESPACES, ChaosOptions
+        from emulation.experiments.chaos.chaos_options import NAMESPACES, SECONDS, ChaosOptions
         from emulation.experiments.chaos.event_schedule import first_events, kinds_of
         from emulation.scenario.errors import RunFailed
 
         names = tuple(name.strip() for name in kinds.split(",") if name.strip())
+        seconds = seconds or (0.0 if events else SECONDS)
         try:
             options = ChaosOptions(
                 *(seed, seconds, workers, method, on, events, fallback, standby, names, lease, steps, gap),

@@ -13,6 +13,7 @@ NAMESPACES, LOOPBACK = "namespaces", "loopback"
 PLACES = (NAMESPACES, LOOPBACK)
 """Where a run takes place: in network namespaces of its own, or as processes of this host."""
 
+SECONDS = 600.0
 WORKERS_MAX = 64
 STANDBY_MAX = 7
 
@@ -57,10 +58,11 @@ class Promise(NamedTuple):
 
 @dataclass(frozen=True)
 class ChaosOptions:
-    """Raises RunFailed for what can't be. seconds: how long faults are made. events: end after so many; 0: none."""
+    """Raises RunFailed for what can't be. seconds: how long faults are made; 0: no limit. events: end after so many;
+    0: no limit."""
 
     seed: int
-    seconds: float = 600.0
+    seconds: float = SECONDS
     workers: int = 4
     method: str = "switch"
     place: str = NAMESPACES

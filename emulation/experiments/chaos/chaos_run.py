@@ -79,7 +79,7 @@ class ChaosRun:
             first, self._takes_back = self.result.starts, self.options.elastic
             for group in groups(self.options):
                 self._wait_for(lambda: self._over, group[0].gap_s)
-                if self._now_s() - self._zero_s >= self.options.seconds:
+                if 0 < self.options.seconds <= self._now_s() - self._zero_s:
                     break
                 self._meet(group)
             self.result.seconds = self._now_s() - self._zero_s
