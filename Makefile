@@ -18,8 +18,8 @@ setup: ## Debian packages (as root), .venv, Mininet linked into it, the compiled
 ready:
 	@tools/setup
 
-examples: ready ## what the examples with Lightning, Transformers and Accelerate need, and pyarrow, into .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'switchagg[examples,parquet]'
+examples: ready ## what the examples with Lightning, Transformers and Accelerate need, torchft and pyarrow, into .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'switchagg[examples,parquet,torchft]'
 
 native: ready ## build the compiled core and the XDP programs again, and say what was built
 	@$(BIN)/python setup.py --quiet build_ext --inplace

@@ -167,7 +167,8 @@ class SwitchProcessGroup(Collectives):
         self._what = f"switchagg group {self._name} (job {job or 'none'}, rank {rank} of {size})"
         self._agreed = False
         # Gloo's options have the time-out that was set last (`_set_pg_timeout`); they don't hold Gloo's group.
-        self._limit_s = now_s = partial(_limit_s, self._backend.options)
+        self._limits = self._backend.options
+        self._limit_s = now_s = partial(_limit_s, self._limits)
         # The ranks of a later generation know that the others are coming.
         self._meeting_s = meeting_s = partial(_meeting_s, now_s, limit_s if self._is_later else math.inf)
         self._is_later = True
@@ -351,6 +352,9 @@ class SwitchProcessGroup(Collectives):
         work = forward()
         if seen is not None:
             self.traffic.count(seen.kind, GLOO, size_bytes)
+        if self._size == 1:  # nothing to wait for; Gloo's reduce-scatter would have no Future
+            work.wait()
+            return SwitchWork.ended(self._what, tensors=results)
         if seen is None or not self.reducer.compares or self.reducer.in_callback:
             return work
         return self.reducer.start([comparison(seen)], results, None, work)
@@ -413,7 +417,10 @@ class SwitchProcessGroup(Collectives):
 
     def set_timeout(self, timeout: timedelta) -> None:
         """The limit of later calls that have none of their own."""
-        self._backend._set_default_timeout(timeout)
+        if self._backend is None:  # the last generation did not come about; this is of the next
+            self._limits._timeout = timeout
+        else:
+            self._backend._set_default_timeout(timeout)
 
     @property
     def supports_reconfigure(self) -> bool:

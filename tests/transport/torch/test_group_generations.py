@@ -96,6 +96,9 @@ def test_a_group_is_formed_again_of_fewer_ranks_and_of_more(open_ranks: Callable
     assert ranks.sums(2, 0) == [4.0] * 2
     assert ranks.reconfigure(2, 1) == [True]
     assert ranks.sums(1) == [2.0]
+    shard = torch.zeros(2)
+    assert ranks.groups[1].reduce_scatter([shard], [[torch.ones(2)]]).get_future().wait()[0] is shard
+    assert shard.tolist() == [1.0, 1.0]
     assert ranks.reconfigure(3, 0, 1, 2) == [True] * 3
     assert ranks.sums(0, 1, 2) == [6.0] * 3
     assert all(group.errored() is None for group in ranks.groups)

@@ -371,6 +371,28 @@ def test_nothing_of_a_call_is_kept_beyond_its_end(ranks: Callable[[int], Ranks])
     wait_for(lambda: gc.collect() >= 0 and not [one for one in kept if one() is not None])
 
 
+def test_the_future_of_a_call_that_was_waited_for_is_done(ranks: Callable[[int], Ranks]) -> None:
+    """Also inside a hook: what it attaches then runs at once, as with PyTorch's back ends; torchft counts on it."""
+
+    def program(rank: int, reducer: Reducer) -> list[bool]:
+        done: list[bool] = []
+
+        def wait(gradient: torch.Tensor) -> None:
+            for _ in range(20):
+                work = allreduce(reducer, [gradient.clone()])
+                assert work.wait(WAIT)
+                future = work.get_future()
+                done.append(future.done() and future.then(lambda _: threading.get_ident()).done())
+
+        wait(torch.ones(2))
+        values = torch.ones(2, requires_grad=True)
+        values.register_hook(wait)
+        values.sum().backward()
+        return done
+
+    assert ranks(2).run(program) == [[True] * 40] * 2
+
+
 def test_close_fails_what_is_pending_and_ends_the_threads(ranks: Callable[[int], Ranks]) -> None:
     group = ranks(2)
     work = allreduce(group.reducers[0], [torch.ones(2)])

@@ -249,6 +249,7 @@ def test_no_hook_is_seen_outside_of_backward() -> None:
 
 def test_a_hook_is_waited_for_until_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
+    call = work.SwitchWork([], "a call", 1.0)
 
     def hook(gradient: torch.Tensor) -> None:
         found = work.current_hook()
@@ -261,7 +262,7 @@ def test_a_hook_is_waited_for_until_it_returns(monkeypatch: pytest.MonkeyPatch) 
     ((found, inside),) = seen
     assert inside
     assert not found._running()
-    found.wait()
+    found.wait(call)
 
     # One that waits for its own Future must not wait for ever, and not be waited for again.
     monkeypatch.setattr(work, "PATIENCE_S", 0.05)
@@ -269,9 +270,9 @@ def test_a_hook_is_waited_for_until_it_returns(monkeypatch: pytest.MonkeyPatch) 
     def waits(gradient: torch.Tensor) -> None:
         found = work.current_hook()
         assert found is not None
-        found.wait()
+        found.wait(call)
         monkeypatch.setattr(work, "PATIENCE_S", 1e9)
-        found.wait()
+        found.wait(call)
         seen.append("went on")
 
     parameter.register_hook(waits)

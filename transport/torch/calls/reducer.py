@@ -325,7 +325,7 @@ class Reducer:
                 error = fault
         call.work.settle(error, partial(_synchronize, call.stages))
         if call.hook is not None:
-            call.hook.wait()
+            call.hook.wait(call.work)
         outer = getattr(self._running, "call", None)
         self._running.call = call
         try:

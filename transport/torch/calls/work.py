@@ -64,28 +64,31 @@ class SwitchWork(dist.Work):
         self._what = what
         self._timeout_s = timeout_s
         self._future: torch.futures.Future[Tensors] = torch.futures.Future(devices=list(devices))
-        self._finished = threading.Event()
+        self._finished = finished = threading.Event()
+        # The first callback: as with PyTorch's own back ends, the Future of a Work that was waited for is done.
+        self._future.add_done_callback(lambda _: finished.set())
+        self._waiting_thread: int | None = None
         self._error: BaseException | None = None
         self._synchronize: Callable[[], None] | None = None
 
     @classmethod
-    def ended(cls, what: str) -> "SwitchWork":
-        """A Work that has succeeded, without results."""
-        work = cls([], what, 0.0)
-        work.settle(None)
+    def ended(cls, what: str, error: BaseException | None = None, tensors: Tensors | None = None) -> "SwitchWork":
+        """A Work that has succeeded, with these results or none, or has failed with this error."""
+        work = cls(tensors or [], what, 0.0)
+        work.settle(error)
         work.deliver()
         return work
 
     def settle(self, error: BaseException | None, synchronize: Callable[[], None] | None = None) -> None:
-        """End the call, once, with this outcome: threads that wait for it continue."""
+        """Keep this outcome of the call, once: `deliver` ends it."""
         self._error = error
         self._synchronize = synchronize
         if self._ended is not None:
             self._ended.set_result(None)
-        self._finished.set()
 
     def deliver(self) -> None:
-        """Run the callbacks attached so far, on this thread; later ones run where they are attached. After settle."""
+        """End the call: threads that wait for it continue. Run the callbacks attached so far, on this thread; later
+        ones run where they are attached. After settle."""
         self._future.set_result(self._tensors)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -97,7 +100,9 @@ class SwitchWork(dist.Work):
         """
         requested_s = timeout.total_seconds() if timeout is not None else 0.0
         wait_s = requested_s if requested_s > 0 else self._timeout_s
+        self._waiting_thread = threading.get_ident()
         if not self._finished.wait(min(wait_s, threading.TIMEOUT_MAX)):
+            self._waiting_thread = None
             raise dist.DistBackendError(f"{self._what}: timed out; no result after {wait_s:g} s")
         self._raise_error()
         self.synchronize()
@@ -116,6 +121,10 @@ class SwitchWork(dist.Work):
                 torch.futures.Future[Tensors], typed(self._future.then(partial(self._tell, text)), text, self._tensors)
             )
         return self._future.then(lambda future: self._outcome())
+
+    def is_waited_for(self, thread: int) -> bool:
+        """Whether this thread was the last to call `wait()`."""
+        return self._waiting_thread == thread
 
     def is_completed(self) -> bool:
         return self._finished.is_set()
@@ -166,10 +175,13 @@ class HookCall:
         self._frame = frame
         self._thread = thread
 
-    def wait(self) -> None:
-        """Return when the hook has, or after PATIENCE_S."""
+    def wait(self, work: SwitchWork) -> None:
+        """Return when the hook has, or itself waits for this call, or after PATIENCE_S.
+
+        A hook that waits does so on all ranks: what it attaches later then runs at once, on all of them."""
         deadline = time.monotonic() + PATIENCE_S
-        while self._frame.f_code not in _impatient and self._running():
+        waits = partial(work.is_waited_for, self._thread)
+        while self._frame.f_code not in _impatient and self._running() and not waits():
             if time.monotonic() > deadline:
                 _impatient.add(self._frame.f_code)
             time.sleep(POLL_S)
