@@ -33,11 +33,12 @@ from transport.contracts.group_contract import Array, Group, Matching
 from transport.group.host_path import HostPath
 from transport.group.way_back import WayBack
 from transport.meshes.mesh_opening import BoundPlace
+from transport.worker.call_future import all_of
 from transport.worker.codec_thread import ended_future
 from transport.worker.join_options import JoinOptions
 from transport.worker.session import Stay, SwitchSession, chosen_core
 from transport.worker.session_calls import Entered, SessionCalls
-from transport.worker.worker_loop import UnfinishedCall, all_of
+from transport.worker.worker_loop import UnfinishedCall
 
 logger = logging.getLogger(__name__)
 
@@ -295,7 +296,8 @@ class MovingSession:
             if session is None or session.failure is not failure:  # it has no calls, and the thread sees to it
                 self._wake.set()
                 return
-            if recoverable and not self._given_up and self._failure is None:
+            moves = not (self._given_up or self._over.is_set())  # else nobody would see to it
+            if recoverable and moves and self._failure is None:
                 self._lost = self._lost or failure
                 self._mover.session_lost(place_of(session))
                 self._follow()
@@ -343,9 +345,11 @@ class MovingSession:
             if self._lost is not None:
                 self._end(self._because(error))
         finally:
-            if self._lost is not None and self._failure is None:
-                self._end(self._lost)
-            self._over.set()  # a job that moves no more needs no slots
+            with self._lock:
+                self._over.set()  # a job that moves no more needs no slots
+                lost = self._lost
+            if lost is not None:
+                self._end(lost)
             self._way_back.close()
             with self._lock:
                 self._calls.release()

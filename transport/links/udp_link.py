@@ -57,6 +57,9 @@ _BACKOFF_S = 0.001
 GSO_RETRY_NS = 30_000_000_000
 """How long after a refusal, which may have been of one route only, GSO is tried again."""
 
+_FATAL = frozenset({errno.EBADF, errno.ENOTSOCK})
+"""The socket is gone; any other error is one of the network: loss."""
+
 _GSO_REFUSALS = frozenset({errno.EIO, errno.EINVAL, errno.EMSGSIZE, errno.EOPNOTSUPP, errno.ENOPROTOOPT})
 """EIO: the device can't checksum; EINVAL, EMSGSIZE: segment above the path's MTU, or checksums switched off."""
 
@@ -248,7 +251,7 @@ class UdpLink:
         if error.errno == errno.ENOBUFS:
             self._backoff = True  # the socket polls writable although the device is full
             return 0
-        if error.errno == errno.EBADF:
+        if error.errno in _FATAL:
             raise error
         rows: int = part.shape[0]
         if rows > 1 and error.errno in _GSO_REFUSALS:
@@ -300,7 +303,7 @@ class UdpLink:
             except BlockingIOError:
                 break
             except OSError as error:
-                if error.errno == errno.EBADF:
+                if error.errno in _FATAL:
                     raise
                 self.counters["receive_errors"] += 1  # A peer's ICMP refusal counts as loss.
                 self.last_error = f"receiving: {error}"

@@ -1,7 +1,9 @@
-"""CallFuture: the future of a call, whose waiter carries the call's packets itself where its loop allows that."""
+"""CallFuture: the future of a call, whose waiter carries the call's packets itself where its loop allows that; and the
+future of several."""
 
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures._base import FINISHED, RUNNING
 from contextlib import suppress
@@ -65,3 +67,25 @@ class CallFuture(Future[Any]):
             except Exception:
                 logger.exception("exception calling callback for %r", self)
             self._done_callbacks.pop(0)
+
+
+def all_of(futures: "Sequence[Future[Any]]", result: object) -> "Future[Any]":
+    """Resolves to `result` when all have, or to the exception of the first that fails."""
+    joined: Future[Any] = Future()
+    joined.set_running_or_notify_cancel()
+    lock, left = threading.Lock(), len(futures)
+
+    def one_done(done: "Future[Any]") -> None:
+        nonlocal left
+        failure = done.exception()
+        with lock:
+            last = left > 0 and (left == 1 or failure is not None)
+            left = 0 if failure is not None else left - 1
+        if last and failure is not None:
+            joined.set_exception(failure)
+        elif last:
+            joined.set_result(result)
+
+    for future in futures:
+        future.add_done_callback(one_done)
+    return joined

@@ -132,7 +132,7 @@ class NativeWorkerLoop(CallLoop):
                     self._completed(key)
                     return timeout_s
                 if state < 0:
-                    self.fail(self._broken(OSError(-state, os.strerror(-state))))
+                    self._ended_by(OSError(-state, os.strerror(-state)))
                 if state:
                     break
         except BaseException:
@@ -154,7 +154,7 @@ class NativeWorkerLoop(CallLoop):
         until_ns = self._next_check_ns(time.monotonic_ns())
         self._complete_interrupted()
         events = self._library.sa_worker_run(self._worker, until_ns, self._events, EVENTS_PER_RUN)
-        if events < 0 and not self._stopped:  # a loop that was stopped needs no link
+        if events < 0:
             raise OSError(-events, os.strerror(-events))
         for event in self._events[: max(events, 0)]:
             if event.kind == SA_CALL_COMPLETED:

@@ -77,6 +77,11 @@ class PathDiagnosis:
             return
         self.name_missing(f"no result in {event.timeouts} timeouts in a row", event)
 
+    def loop_ended(self, reason: str, event: StreamFailed | None = None) -> None:
+        """The loop of this rank carries nothing any more: to a job that can go on without the switch that is one more
+        way to lose it."""
+        self.membership.fail(reason, event=event, recoverable=True)
+
     def name_missing(self, waited: str, event: StreamFailed | None = None) -> None:
         """Fail with the ranks that the switch lacks: in the event's chunk, or else in the one that lacks the fewest."""
         membership = self.membership
@@ -124,7 +129,7 @@ class PathDiagnosis:
             detail = f"{waited}: own packets do not arrive at the switch at {_text(self.switch_address)}"
         else:
             detail = f"{waited}; missing at the switch: {', '.join(str(self.members[other]) for other in missing)}"
-        self.membership.fail(detail, missing, event)
+        self.membership.fail(detail, missing, event, recoverable=event is not None and missing in ((), (rank,)))
 
     def _slots(self, answer: "Future[control_messages.StatusAnswer]") -> list[control_messages.SlotStatus] | None:
         """This job's slots in an answer; None if there was none."""

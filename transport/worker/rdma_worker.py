@@ -141,7 +141,7 @@ class RdmaWorkerEnd:
             admission.rank,
             packets=self._packets,
             native=admission.native,
-            on_stream_failed=admission.on_stream_failed,
+            watch=admission.watch,
             key=admission.key,
         )
 

@@ -43,13 +43,14 @@ from transport.control import control_messages
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.links.hop_tags import TAG_BYTES, HopKeys
 from transport.meshes.job_key import mask_key, sum_key
+from transport.worker.call_future import all_of
 from transport.worker.exit_reason import exit_reason, listen
 from transport.worker.join_options import JoinOptions
 from transport.worker.path_diagnosis import PathDiagnosis
 from transport.worker.session_calls import Entered, SessionCalls
 from transport.worker.session_membership import Lost, SessionMembership
 from transport.worker.worker_endpoints import Admission, WorkerEndpoint
-from transport.worker.worker_loop import CallLoop, UnfinishedCall, all_of
+from transport.worker.worker_loop import ENDED, CallLoop, UnfinishedCall
 from transport.zeromq.keys import as_keys
 
 logger = logging.getLogger(__name__)
@@ -148,7 +149,7 @@ class SwitchSession:
         """The loop that carries this rank's packets."""
         queue_pair = admitted.queue_pairs[self.rank] if end.queue_pair else None
         native, switch_address = self.core == "native", diagnosis.switch_address
-        place = Admission(self.job, self.rank, switch_address, native, diagnosis.stream_failed, queue_pair, secret)
+        place = Admission(self.job, self.rank, switch_address, native, diagnosis, queue_pair, secret)
         hop_keys = HopKeys.read(admitted.hop_keys)
         return end.loop(replace(place, wire_rank=admitted.wire_rank, key=key, hop_keys=hop_keys))
 
@@ -361,7 +362,7 @@ class SwitchSession:
         if loop is None or diagnosis is None:
             return {}
         if loop.failure is not None:
-            membership.fail(f"the worker loop ended: {loop.failure}")
+            membership.fail(f"{ENDED}: {loop.failure}")
             return {}
         membership.check_departures()
         diagnosis.watch(counters := loop.counters)

@@ -3,11 +3,9 @@
 `transport.links.link_kinds` names the functions that open the ends.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from switchagg.endpoint import StreamFailed
 from switchagg.job import JobConfig
 from switchagg.join import QueuePairEnd
 from switchagg.wire import frame_bytes
@@ -16,7 +14,7 @@ from transport.links.link import Address, Link
 from transport.links.udp_link import UdpLink
 from transport.worker.join_options import JoinOptions
 from transport.worker.native_worker_loop import NativeWorkerLoop
-from transport.worker.worker_loop import CallLoop, WorkerLoop
+from transport.worker.worker_loop import CallLoop, LoopWatch, WorkerLoop
 from transport.zeromq.keys import as_keys
 from transport.zeromq.zmq_link import OPTIONS, ZeroMqLink
 
@@ -25,13 +23,13 @@ from transport.zeromq.zmq_link import OPTIONS, ZeroMqLink
 class Admission:
     """A rank's place in a running job. switch: data address of its own switch, where it has the rank wire_rank (H1).
     native: whether the endpoint shall be the one in C. queue_pair: the switch's end, where the worker's has one.
-    on_stream_failed: as of a CallLoop. secret: the join's, for links that carry it. hop_keys: as of a CallLoop."""
+    watch, hop_keys: as of a CallLoop. secret: the join's, for links that carry it."""
 
     job: JobConfig
     rank: int
     switch: Address
     native: bool
-    on_stream_failed: Callable[[StreamFailed], None]
+    watch: LoopWatch
     queue_pair: QueuePairEnd | None = None
     secret: int = 0
     wire_rank: int | None = None
@@ -78,7 +76,7 @@ class LinkEndpoint:
     def loop(self, admission: Admission) -> CallLoop:
         """See `WorkerEndpoint.loop`."""
         place = self._link, admission.job, admission.rank, admission.switch
-        how = {name: getattr(admission, name) for name in ("on_stream_failed", "wire_rank", "key", "hop_keys")}
+        how = {name: getattr(admission, name) for name in ("watch", "wire_rank", "key", "hop_keys")}
         if admission.native and isinstance(self._link, UdpLink):
             return NativeWorkerLoop(*place, **how)
         return WorkerLoop(*place, native=admission.native, **how)

@@ -9,12 +9,12 @@ packets. `CallLoop` says what a loop owes its callers; `transport.worker.native_
 same with its iterations in C.
 """
 
+import errno
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -43,10 +43,12 @@ IDLE_S = 1.0
 """Longest sleep: an upper bound on what a lost wake-up could cost."""
 
 DIAGNOSIS_S = 5.0
-"""How long `on_stream_failed` may take to call `fail` before the loop fails with an error of its own."""
+"""How long the reason of a failed stream is waited for, before the loop gives up with one of its own."""
 
 JOIN_S = 10.0
 """How long `close` waits for the thread."""
+
+ENDED = "the worker loop ended"
 
 Finish = Callable[[], object]
 
@@ -83,6 +85,19 @@ class Pending(NamedTuple):
         self.future.resolve(self.result)
 
 
+class LoopWatch(Protocol):
+    """What sees to it that a loop which can't go on ends: each method is quick, any thread of the loop's may call it,
+    and `fail` or `stop` follows soon, from any thread. Again, it does nothing."""
+
+    def stream_failed(self, event: StreamFailed) -> None:
+        """A stream has exhausted its retries, or has a wrong sum; what can be found out, as the missing ranks, is the
+        reason of the loop's end."""
+
+    def loop_ended(self, reason: str, event: StreamFailed | None = None) -> None:
+        """The loop carries nothing any more: its socket is broken, or nobody has said why a stream failed. Its calls
+        are as its last packet has left them."""
+
+
 class PacketCarrier(Protocol):
     """The carrier of a loop's packets: a `Link`, or an end of a queue pair."""
 
@@ -106,15 +121,13 @@ class CallLoop(ABC):
     link: bound, not to be used by others from now on; the loop closes it when the thread ends. switch_address: where
     the switch's data link is; other datagrams are counted as drop_unknown_sender and ignored. wire_rank: our
     rank at that switch, one of several (H1); None: as rank. key: of verified sums (C26). hop_keys: packets have tags of
-    these keys (A1), and those without a right one are counted as drop_unauthenticated and ignored. on_stream_failed:
-    called in the loop's thread when a stream has exhausted its retries, or has a wrong sum; must be quick and must see
-    to it that `fail` is called soon (from any thread) with what can be found out, such as the missing ranks. Without it
-    the loop fails by itself, naming stream, slot and chunk.
+    these keys (A1), and those without a right one are counted as drop_unauthenticated and ignored. watch: without it
+    the loop fails by itself, naming stream, slot and chunk of a failed stream.
 
     The thread starts at once. It ends at `fail`, `close` or any unexpected exception; in each case every pending call
-    fails with that exception, and so does every later one; what the machine refuses (OSError, MemoryError) becomes an
-    AggregationFailed that names job and rank. `stop` ends it, too, and fails no pending call. Raises JobError if the
-    link can't reach such an address.
+    fails with that exception, and so does every later one; what the machine refuses (MemoryError, and OSError without
+    a watch) becomes an AggregationFailed that names job and rank. `stop` ends it, too, and fails no pending call.
+    Raises JobError if the link can't reach such an address.
     """
 
     def __init__(
@@ -124,7 +137,7 @@ class CallLoop(ABC):
         rank: int,
         switch_address: Address,
         *,
-        on_stream_failed: Callable[[StreamFailed], None] | None = None,
+        watch: LoopWatch | None = None,
         wire_rank: int | None = None,
         key: bytes = bytes(16),
         hop_keys: HopKeys | None = None,
@@ -136,12 +149,13 @@ class CallLoop(ABC):
         self._wire_rank = wire_rank
         self._key_of_sums = key
         self._switch = link.resolve(switch_address)
-        self._on_stream_failed = on_stream_failed
+        self._watch = watch
         self._diagnosis: tuple[int, StreamFailed] | None = None
         self._lock = threading.Lock()  # guards what is added to the next two, and what subclasses list
         self._pending: dict[int, Pending] = {}  # by key
         self._failure: BaseException | None = None
         self._stopped = False  # the failure is that of `stop`
+        self._ending = threading.Event()  # there is a failure
         self._unfinished: list[UnfinishedCall] = []  # at the thread's end, until somebody takes them
         self._prepare()
         self._thread = threading.Thread(target=self._run, name=f"worker-loop-{job.job_id}-{rank}", daemon=True)
@@ -167,8 +181,7 @@ class CallLoop(ABC):
                     self._enqueue(stream, call, key)
                 except MemoryError as error:  # the other ranks count on this call; the next can't take its place
                     del self._pending[key]
-                    self._failure = self._broken(error)
-                    self._interrupt()
+                    self._end(self._broken(error))
             failure = self._failure
         if failure is not None:
             future.set_exception(failure)
@@ -180,9 +193,7 @@ class CallLoop(ABC):
         Pending futures are resolved by the loop's thread, after which it writes into no array any more.
         """
         with self._lock:
-            if self._failure is None:
-                self._failure = exception
-            self._interrupt()
+            self._end(exception)
 
     def stop(self, exception: BaseException) -> list[UnfinishedCall]:
         """End the thread without failing pending calls, and hand them over, in the order of `submit` on each stream.
@@ -195,9 +206,8 @@ class CallLoop(ABC):
         if threading.current_thread() is self._thread:
             raise SwitchaggError(f"{self._name}: the worker loop can't be stopped in its own thread")
         with self._lock:
-            if self._failure is None:
-                self._failure, self._stopped = exception, True
-            self._interrupt()
+            self._stopped = self._failure is None or self._stopped
+            self._end(exception)
         self._join()
         return self._take_unfinished()
 
@@ -213,6 +223,12 @@ class CallLoop(ABC):
         self._join()
         for call in self._take_unfinished():
             call.ended(closed)
+
+    def _end(self, exception: BaseException) -> None:
+        """The thread ends soon, for the first reason that is given. Under the lock."""
+        self._failure = self._failure or exception
+        self._ending.set()
+        self._interrupt()
 
     @property
     def _name(self) -> str:
@@ -291,7 +307,11 @@ class CallLoop(ABC):
         use_ieee_arithmetic()
         try:
             while self._failure is None:
-                self._run_once()
+                try:
+                    self._run_once()
+                except OSError as error:
+                    self._ended_by(error)
+                    self._ending.wait()
                 self._check_diagnosis()
             if self._stopped:
                 self._collect()
@@ -345,29 +365,39 @@ class CallLoop(ABC):
         if self._diagnosis is not None:
             return
         self._diagnosis = (time.monotonic_ns() + round(DIAGNOSIS_S * 1e9), event)
-        if self._on_stream_failed is None:
+        if self._watch is None:
             self.fail(self._stream_error(event))
         else:
-            self._on_stream_failed(event)
+            self._watch.stream_failed(event)
+
+    def _ended_by(self, error: OSError) -> None:
+        """The machine refuses what the loop needs. Any thread may call it; `fail` or `stop` follows."""
+        if self._watch is None or error.errno == errno.ENOMEM:  # without memory an event may be lost
+            self.fail(self._broken(error))
+        else:
+            self._watch.loop_ended(f"{ENDED}: {error}")
 
     def _check_diagnosis(self) -> None:
-        """Fail with an error of our own if no reason for a failed stream came in time."""
-        if self._diagnosis is not None and time.monotonic_ns() >= self._diagnosis[0]:
-            self.fail(self._stream_error(self._diagnosis[1]))
+        """Give up, for a reason of our own, if none for a failed stream came in time."""
+        if self._diagnosis is None or time.monotonic_ns() < self._diagnosis[0]:
+            return
+        (_, event), self._diagnosis = self._diagnosis, None
+        if self._watch is None:
+            self.fail(self._stream_error(event))
+        else:
+            self._watch.loop_ended(_reason(event), event)
 
     def _broken(self, error: Exception) -> AggregationFailed:
         """An error of the machine, as one that names the calls it ends."""
         failed = AggregationFailed(
-            f"rank {self._rank}: the worker loop ended: {error}", job=self._job.job_id, generation=self._job.generation
+            f"rank {self._rank}: {ENDED}: {error}", job=self._job.job_id, generation=self._job.generation
         )
         failed.__cause__ = error
         return failed
 
     def _stream_error(self, event: StreamFailed) -> AggregationFailed:
-        waited = "" if isinstance(event, WrongSum) else f" after {event.timeouts} timeouts in a row"
-        detail = f"rank {self._rank}: {event.reason}{waited}"
         return AggregationFailed(
-            detail if event.rank is None else event.reason,
+            f"rank {self._rank}: {_reason(event)}" if event.rank is None else event.reason,
             job=self._job.job_id,
             generation=self._job.generation,
             stream=event.stream,
@@ -555,29 +585,12 @@ class WorkerLoop(EndpointLoop):
             self._link.wait(left_s, writable=self._unsent is not None or self._held)
 
 
+def _reason(event: StreamFailed) -> str:
+    """Why a stream failed, where nobody knows more."""
+    return event.reason if isinstance(event, WrongSum) else f"{event.reason} after {event.timeouts} timeouts in a row"
+
+
 def allow_marks(link: Link, job: JobConfig) -> None:
     """From now on packets may be marked (ECT(0)) where windows follow marks, and the link has a TOS (G5)."""
     if job.congestion != UNCONTROLLED and link.tos is not None and not link.tos & ECN_MASK:
         link.set_tos(link.tos | ECT_0)
-
-
-def all_of(futures: "Sequence[Future[Any]]", result: object) -> "Future[Any]":
-    """Resolves to `result` when all have, or to the exception of the first that fails."""
-    joined: Future[Any] = Future()
-    joined.set_running_or_notify_cancel()
-    lock, left = threading.Lock(), len(futures)
-
-    def one_done(done: "Future[Any]") -> None:
-        nonlocal left
-        failure = done.exception()
-        with lock:
-            last = left > 0 and (left == 1 or failure is not None)
-            left = 0 if failure is not None else left - 1
-        if last and failure is not None:
-            joined.set_exception(failure)
-        elif last:
-            joined.set_result(result)
-
-    for future in futures:
-        future.add_done_callback(one_done)
-    return joined

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import transport.worker.path_diagnosis
 from switchagg.errors import AggregationFailed, JobError
 from transport.group.group_opening import open_group
 from transport.meshes.mesh_opening import bind_place
@@ -34,10 +35,10 @@ def free_port(kind: int) -> int:
 class SwitchProcess:
     """A switch in a process of its own, which can be killed and started again at the same place."""
 
-    def __init__(self, dataplane: str = "auto", slots: int = 512) -> None:
+    def __init__(self, dataplane: str = "auto", slots: int = 512, lease_s: float = LEASE_S) -> None:
         self._ports = free_port(socket.SOCK_STREAM), free_port(socket.SOCK_DGRAM)
         self.control = f"tcp://127.0.0.1:{self._ports[0]}"
-        self._options = ("--slots", str(slots), "--lease", str(LEASE_S), "--dataplane", dataplane)
+        self._options = ("--slots", str(slots), "--lease", str(lease_s), "--dataplane", dataplane)
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
@@ -273,6 +274,46 @@ def test_narrower_windows_change_no_bit(switches: list[SwitchProcess], narrow: S
     close(groups)
 
 
+def close_socket(monkeypatch: pytest.MonkeyPatch, link: Any) -> None:
+    """As if somebody had closed a socket under its loop."""
+    with open(os.devnull, "rb") as nothing:  # so that no other socket gets the number
+        os.dup2(nothing.fileno(), link.fileno())
+    closed = socket.socket()
+    closed.close()
+    monkeypatch.setattr(link, "_socket", closed)
+
+
+def cut_results(_: pytest.MonkeyPatch, link: Any) -> None:
+    """No result comes through any more, as where the link of the data path is down."""
+    link._socket.connect(("127.0.0.1", 9))
+
+
+Fault = Callable[[pytest.MonkeyPatch, Any], None]
+
+
+@pytest.mark.parametrize("fault", [close_socket, cut_results])
+@pytest.mark.parametrize("core", ["native", "python"])
+def test_a_data_path_that_ends_is_a_lost_switch(
+    monkeypatch: pytest.MonkeyPatch, switches: list[SwitchProcess], core: str, fault: Fault
+) -> None:
+    monkeypatch.setattr(transport.worker.path_diagnosis, "STALL_S", 2.0)
+    monkeypatch.setattr(transport.worker.path_diagnosis, "STALL_CHECK_S", 1.0)
+    steps = 12 * len(CALLS)
+    switch = SwitchProcess(lease_s=10.0)
+    switches[:] = [switch]
+    switch.start()
+    expected = undisturbed(switches, steps)
+    groups = together(switches, "survivor", fallback="ring", core=core)
+    training = Training(groups, steps, pause_s=0.01)
+    training.after(len(CALLS))
+    fault(monkeypatch, groups[1]._session._session._loop._link)
+    assert comes(lambda: all(group.counters["recoveries"] == 1 for group in groups))
+    assert comes(lambda: all(group.counters["moves_to_switch"] == 1 for group in groups))
+    assert not differing(training.end(), expected)
+    assert all(group.failure is None for group in groups)
+    close(groups)
+
+
 def test_a_switch_that_slept_is_left_and_taken_again(switches: list[SwitchProcess]) -> None:
     steps = 8 * len(CALLS)
     switches[0].start()
@@ -302,6 +343,20 @@ def test_a_rank_that_is_gone_as_well_is_named(switches: list[SwitchProcess]) -> 
         assert "has not answered" in str(failure)
         assert "ring" in str(failure)
         assert "2" in str(failure)
+    close(groups)
+
+
+def test_a_job_that_moves_no_more_ends_with_its_switch(switches: list[SwitchProcess]) -> None:
+    switches[0].start()
+    groups = together(switches[:1], "settled", 2, fallback="ring")
+    for group in groups:  # as after an exchange in which a rank was closing (L5)
+        mover = group._session
+        mover._mover.stays = True
+        mover._wake.set()
+        mover._thread.join(SOON_S)
+    waiting = groups[0].allreduce(np.ones(100, np.float32))
+    switches[0].kill()
+    assert "has not answered" in str(waiting.exception(SOON_S))
     close(groups)
 
 

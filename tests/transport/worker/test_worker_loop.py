@@ -299,26 +299,37 @@ def test_a_missing_rank_fails_the_call_and_every_later_one(bench: Callable[..., 
     assert one.workers[1].failure is None
 
 
+class Watch:
+    """It notes what a loop says."""
+
+    def __init__(self) -> None:
+        self.failed: list[StreamFailed] = []
+        self.reasons: list[str] = []
+        self.reported, self.ended = threading.Event(), threading.Event()
+
+    def stream_failed(self, event: StreamFailed) -> None:
+        self.failed.append(event)
+        self.reported.set()
+
+    def loop_ended(self, reason: str, event: StreamFailed | None = None) -> None:
+        self.reasons.append(reason)
+        self.ended.set()
+
+
 def test_a_failed_stream_is_reported_once_and_fails_with_the_switch_s_answer(loop: type[CallLoop]) -> None:
     job = job_of(2, rto_initial_ns=5_000_000, rto_min_ns=2_000_000, rto_max_ns=10_000_000, retry_limit=2)
     nobody = UdpLink(LOOPBACK)
-    reports: list[StreamFailed] = []
-    reported = threading.Event()
-
-    def report(event: StreamFailed) -> None:
-        reports.append(event)
-        reported.set()
-
-    worker = loop(UdpLink(LOOPBACK), job, 0, nobody.address, on_stream_failed=report)
+    watch = Watch()
+    worker = loop(UdpLink(LOOPBACK), job, 0, nobody.address, watch=watch)
     futures = [worker.submit(stream, array_call(np.ones(9, np.int32), "sum", job)) for stream in (0, 1)]
-    assert reported.wait(LIVENESS_S)
+    assert watch.reported.wait(LIVENESS_S)
     time.sleep(0.1)
     assert not futures[0].done()
     told = AggregationFailed("rank 1 is missing", job=7, missing=(1,))
     worker.fail(told)
     worker.fail(RuntimeError("too late"))
     assert [future.exception(LIVENESS_S) for future in futures] == [told, told]
-    assert len(reports) == 1
+    assert len(watch.failed) == 1
     worker.close()
     nobody.close()
 
@@ -329,9 +340,14 @@ def test_a_failed_stream_fails_even_without_a_reason_from_the_switch(
     monkeypatch.setattr(transport.worker.worker_loop, "DIAGNOSIS_S", 0.05)
     job = job_of(2, rto_initial_ns=5_000_000, rto_min_ns=2_000_000, rto_max_ns=10_000_000, retry_limit=2)
     nobody = UdpLink(LOOPBACK)
-    worker = loop(UdpLink(LOOPBACK), job, 0, nobody.address, on_stream_failed=lambda event: None)
+    watch = Watch()
+    worker = loop(UdpLink(LOOPBACK), job, 0, nobody.address, watch=watch)
     future = worker.submit(0, array_call(np.ones(9, np.int32), "sum", job))
-    assert isinstance(future.exception(LIVENESS_S), AggregationFailed)
+    assert watch.ended.wait(LIVENESS_S)
+    assert watch.reasons == ["no result after 3 timeouts in a row"]
+    assert not future.done()
+    assert [call.ended(None) for call in worker.stop(AggregationFailed("the switch is lost", job=7))] == [None]
+    assert future.done()
     worker.close()
     nobody.close()
 
@@ -399,6 +415,30 @@ def test_a_link_that_breaks_reaches_every_caller(loop: type[CallLoop]) -> None:
     assert isinstance(error.__cause__, OSError)
     assert str(error).startswith("job 7 (generation 3): rank 0: the worker loop ended: ")
     worker.close()
+
+
+def test_what_a_broken_link_leaves_is_handed_over(loop: type[CallLoop]) -> None:
+    nobody, link, watch, job = UdpLink(LOOPBACK), UdpLink(LOOPBACK), Watch(), job_of(2)
+    worker = loop(link, job, 0, nobody.address, watch=watch)
+    futures = [worker.submit(0, array_call(np.ones(5, np.int32), "sum", job))]
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), link.fileno())  # closed, and the number in use again
+    futures.append(worker.submit(1, array_call(np.ones(5, np.int32), "sum", job)))
+    with pytest.raises(TimeoutError):  # nor does a thread that waits, and runs the loop, fail it
+        futures[1].result(0.1)
+    assert watch.ended.wait(LIVENESS_S)
+    assert watch.reasons[0].startswith("the worker loop ended: ")
+    futures.append(worker.submit(1, array_call(np.ones(5, np.int32), "sum", job)))
+    listed = worker.stop(AggregationFailed("the switch is lost", job=7))
+    assert not any(future.done() for future in futures)
+    assert [call.stream for call in listed] == [0, 1, 1]
+    for call in listed:
+        assert not call.held.any()
+        assert (call.call.array == 1).all()
+        call.ended(None)
+    assert all(future.done() for future in futures)
+    worker.close()
+    nobody.close()
 
 
 def test_a_stream_the_job_lacks_is_refused_at_once(bench: Callable[..., Bench]) -> None:
