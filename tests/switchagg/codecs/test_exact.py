@@ -23,16 +23,20 @@ IN_C = pytest.param(NativeExactSums(), id="native", marks=pytest.mark.skipif(boo
 BOTH = pytest.mark.parametrize("codec", [pytest.param(ExactSums(), id="NumPy"), IN_C])
 
 
-def summed(codec: ExactSums, arrays: Sequence[Any], terms: SumTerms = SUM) -> list[Any]:
-    """What each rank has; words are summed as numbers without a bound, which must not be needed."""
+def summed(codec: ExactSums, arrays: Sequence[Any], terms: SumTerms = SUM, alike: int = 1) -> list[Any]:
+    """What each rank has; words are summed as numbers without a bound, which must not be needed. alike: ranks that have
+    the last array: one codes for all of them."""
     results = [array.copy() for array in arrays]
-    shapes = [ArrayShape((), rank, len(arrays), 0, 0, 0, terms) for rank in range(len(arrays))]
+    ranks = [1] * (len(arrays) - 1) + [alike]
+    shapes = [ArrayShape((), rank, sum(ranks), 0, 0, 0, terms) for rank in range(len(arrays))]
     calls = [codec.rounds_of(array, None, shape, ()) for array, shape in zip(results, shapes, strict=True)]
     for steps in zip(*calls, strict=True):
         if steps[0].op == "max":
             total = np.max([step.array for step in steps], axis=0)
         else:
-            wide = np.sum([step.array.view(np.uint32).astype(np.int64) for step in steps], axis=0)
+            wide = sum(
+                count * step.array.view(np.uint32).astype(np.int64) for count, step in zip(ranks, steps, strict=True)
+            )
             assert (wide < 1 << 32).all(), "a word wraps"
             total = wide.astype(np.uint32).view(np.int32)
         for step in steps:
@@ -40,10 +44,11 @@ def summed(codec: ExactSums, arrays: Sequence[Any], terms: SumTerms = SUM) -> li
     return results
 
 
-def check(codec: ExactSums, arrays: Sequence[Any], terms: SumTerms = SUM) -> None:
-    results = summed(codec, arrays, terms)
-    name, divisor = terms.target or arrays[0].dtype.name, len(arrays) if terms.op == "avg" else 1
-    want = combined(arrays, name, divisor)
+def check(codec: ExactSums, arrays: Sequence[Any], terms: SumTerms = SUM, alike: int = 1) -> None:
+    results = summed(codec, arrays, terms, alike)
+    of_ranks = [*arrays, *arrays[-1:] * (alike - 1)]
+    name, divisor = terms.target or arrays[0].dtype.name, len(of_ranks) if terms.op == "avg" else 1
+    want = combined(of_ranks, name, divisor)
     for result in results:
         assert result.tobytes() == want.tobytes(), (result[result != want], want[result != want])
 
@@ -197,10 +202,10 @@ def test_sums_of_float64_are_those_of_fsum(codec: ExactSums, arrays: list[Any]) 
 def test_the_widest_group_of_the_largest_job(codec: ExactSums, dtype: Any) -> None:
     """All digits of all ranks as large as they can be: no word wraps, no lane carries."""
     info = np.finfo(dtype)
-    arrays = [np.full(65, info.max, dtype) for _ in range(WORKERS_MOST)]
+    arrays = [np.full(GROUP + 1, info.max, dtype) for _ in range(3)]
     arrays[0][-1], arrays[1][0] = info.smallest_subnormal, -info.smallest_subnormal
-    check(codec, arrays)
-    check(codec, [-array for array in arrays], SumTerms(op="avg"))
+    check(codec, arrays, alike=WORKERS_MOST - 2)
+    check(codec, [-array for array in arrays], SumTerms(op="avg"), alike=WORKERS_MOST - 2)
 
 
 Lists = list[list[int]]
