@@ -17,6 +17,8 @@ import pytest
 from tests.native import fuzz_seeds
 from tests.native.core_sources import CODECS, CORE, ROOT, planted, source
 
+pytestmark = pytest.mark.long
+
 SOURCES = {
     "fuzz_plane": ["plane.c"],
     "fuzz_endpoint": [

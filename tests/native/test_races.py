@@ -9,6 +9,8 @@ import pytest
 
 from tests.native.core_sources import CODECS, CORE, ROOT, planted, source
 
+pytestmark = pytest.mark.long
+
 SOURCES = (
     "switch",
     "switch_hops",

@@ -15,9 +15,11 @@ import pytest
 from switchagg.native.library import missing
 from tests.native.core_sources import CORE, ROOT, planted, source, sources
 
+pytestmark = pytest.mark.long
+
 # SA_NO_CLONES: the loader chooses among clones before the sanitizers are ready.
 FLAGS = ["-std=gnu11", "-O1", "-g", "-DSA_NO_CLONES", "-fsanitize=address,undefined,float-cast-overflow"]
-SEEDS = 12
+SEEDS = 4
 WORLDS = 80
 
 

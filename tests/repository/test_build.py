@@ -15,6 +15,8 @@ from quick_compiler import programs, quick_compiler
 from switchagg.native import headers, packet_terms
 from switchagg.native.headers import ROOT
 
+pytestmark = pytest.mark.long
+
 PARTS = (
     "setup.py",
     "pyproject.toml",

@@ -13,6 +13,8 @@ sys.path.append(str(ROOT / "tools/documents"))
 from pages import Step, missing_line, steps, unmarked_commands  # noqa: E402
 from sessions import Outcome, Place, documents, privileged, run_page  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 PAGE = r"""
 ```console
 $ cd docs && \

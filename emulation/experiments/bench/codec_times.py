@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,25 +36,31 @@ NOTE = (
 Step = Callable[[], Any]
 
 
-def measure(quick: bool, log: Callable[[str], None]) -> dict[str, Any]:
-    """The part `numbers` of the document."""
+def measure(
+    quick: bool,
+    log: Callable[[str], None],
+    sizes: Sequence[int] = SIZES,
+    lanes: Sequence[str] = LANES,
+    exact: Mapping[str, str] = EXACT,
+) -> dict[str, Any]:
+    """The part `numbers` of the document. sizes: of arrays, in bytes."""
     rows: list[dict[str, Any]] = []
     failures: dict[str, str] = {}
-    for size in SIZES:
+    for size in sizes:
         log(f"codecs, {size} bytes")
         try:
             native = _native(size, FIXED_POINT, WORKERS, ("exponents", "quantise", "dequantise"))
-            for name in LANES:
+            for name in lanes:
                 whats = (f"{name} scales", f"{name} encode", f"{name} decode")
                 native |= _native(size, codec_named(name), LANES_WORKERS, whats)
-            for name, target in EXACT.items():
+            for name, target in exact.items():
                 native |= _exact(size, name, target)
         except CoreMissing as error:
             native = {}
             failures["native"] = str(error)
         steps = {("memcpy", "numpy"): _copy(size)} | _python(size) | native
         times = _in_turn(steps, 5 if quick else 31 if size > 1 << 22 else 201)
-        for name in (*LANES, *EXACT) if native else ():
+        for name in (*lanes, *exact) if native else ():
             both = times[f"{name} encode", "native"], times[f"{name} decode", "native"]
             times[f"{name} encode + decode", "native"] = list(map(sum, zip(*both, strict=True)))
         copies = times["memcpy", "numpy"]

@@ -46,6 +46,8 @@ from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 from transport.worker.session import SwitchSession
 
+pytestmark = pytest.mark.long
+
 ITERATIONS, BATCH, SEED = 6, 8, 3
 SCENARIO = f"""
 name = "try"

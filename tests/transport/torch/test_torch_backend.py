@@ -18,6 +18,8 @@ from torch_forks import Forked
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 
+pytestmark = pytest.mark.long
+
 HELPERS = Path(__file__).parents[2] / "shared"
 PROGRAMS = HELPERS / "torch_programs.py"
 RUN_S = 100

@@ -15,6 +15,8 @@ from torch.nn.functional import mse_loss
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 
+pytestmark = pytest.mark.long
+
 Batches = Callable[[], list[torch.Tensor]]
 
 
