@@ -71,7 +71,7 @@ def requires_root_namespaces() -> None:
     unshare = shutil.which("unshare")
     if unshare is None:
         pytest.skip("needs unshare (package util-linux)")
-    if subprocess.run([unshare, "-n", "true"], capture_output=True, timeout=20, check=False).returncode != 0:
+    if subprocess.run([unshare, "-n", "true"], capture_output=True, timeout=300, check=False).returncode != 0:
         pytest.skip("needs network namespaces: this root may not make one (container without CAP_SYS_ADMIN?)")
 
 

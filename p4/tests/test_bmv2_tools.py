@@ -45,7 +45,7 @@ def test_a_makefile_of_the_tutorials_finds_its_programs(tmp_path: Path, capsys: 
 
 
 def run(*words: str | Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_scripts_are_found_on_path(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def asan() -> str:
     if gcc is None:
         pytest.skip("needs gcc, for the sanitizers")
     command = [gcc, "-print-file-name=libasan.so"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=20).stdout.strip()
+    found = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout.strip()
     if not os.path.isabs(found):
         pytest.skip("needs libasan (it comes with Debian's gcc)")
     return found

@@ -35,7 +35,7 @@ PASSES = f"add routes hdr.ipv4.dst:0x0a000100/24 forward(dst:0x1, port:2)\npacke
 
 def p4(*words: str, given: str | None = None) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "p4vm.cli.main", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, input=given, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, input=given, check=False)
 
 
 @pytest.fixture

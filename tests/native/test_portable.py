@@ -52,10 +52,10 @@ def test_portable_code_agrees_with_python(machine: str, target: str, tmp_path: P
     ]
     static = ["-static"] if emulator else []
     command = [compiler, *static, *FLAGS, f"-I{CORE}", *map(str, sources), "-lm", "-o", str(tmp_path / "replay")]
-    built = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    built = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert built.returncode == 0, built.stderr
     files = scripts(target, tmp_path / "scripts")
     run = [*([emulator] if emulator else []), str(tmp_path / "replay"), *files]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(run, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{len(files)} replayed\n"

@@ -37,7 +37,7 @@ def build(core: Path, folder: Path) -> Path:
 def failure(program: Path, seed: int) -> str:
     """The error of this seed, or ""."""
     try:
-        done = subprocess.run([str(program), str(seed)], capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run([str(program), str(seed)], capture_output=True, text=True, timeout=300, check=False)
     except subprocess.TimeoutExpired:
         return f"seed {seed}: not so: it ends"
     return f"seed {seed}: {done.stderr[-2000:]}" if done.returncode else ""

@@ -250,7 +250,7 @@ def test_accepts(check: Callable[[Tree], list[str]]) -> None:
 
 def test_lists_new_and_tracked_files_but_not_ignored_ones(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
-        subprocess.run(["git", *arguments], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+        subprocess.run(["git", *arguments], cwd=tmp_path, check=True, capture_output=True, timeout=300)
 
     git("init", "-q")
     for name in ("tracked.py", "gone.py", "new.py", "ignored.log"):

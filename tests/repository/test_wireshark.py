@@ -55,7 +55,7 @@ def read(capture: Path, fields: Sequence[str], home: Path, *options: str) -> lis
     for field in fields:
         command += ["-e", field]
     environment = os.environ | {"HOME": str(home), "XDG_CONFIG_HOME": str(home)}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert "lua" not in ended.stderr.lower().replace("lua_script", ""), ended.stderr
     assert ended.returncode == 0, ended.stderr
     return [line.split("|") for line in ended.stdout.splitlines()]
@@ -171,7 +171,7 @@ def test_cut_by_the_capture(tmp_path: Path, data: bytes, cut: int, values: str) 
     with open_capture(capture) as file:
         file.write(struct.pack("<IIII", 0, 0, len(frame) - cut, len(frame)) + frame[:-cut])
     command = ["tshark", "-X", f"lua_script:{SCRIPT}", "-r", str(capture), "-T", "fields", "-e", "switchagg.value"]
-    ended = subprocess.run([*command, "-e", "_ws.expert.message"], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([*command, "-e", "_ws.expert.message"], capture_output=True, text=True, timeout=300)
     assert ended.stdout.split("\t")[0] == values
     assert "P6" not in ended.stdout
 

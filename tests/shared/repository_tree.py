@@ -17,7 +17,7 @@ def repository_files(root: Path) -> list[str]:
     """Files that git tracks or would add; without git, all that are not hidden or made by tools."""
     command = ["git", "-c", f"safe.directory={root}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
-        listed = subprocess.run(command, cwd=root, capture_output=True, check=True, timeout=60).stdout.decode()
+        listed = subprocess.run(command, cwd=root, capture_output=True, check=True, timeout=300).stdout.decode()
         names = [name for name in listed.split("\0") if name]
     except (OSError, subprocess.CalledProcessError):
         made = ("results/", "build/", "dist/")

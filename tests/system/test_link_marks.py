@@ -42,7 +42,7 @@ def test_only_capable_packets_behind_more_than_the_threshold_are_marked() -> Non
         pytest.skip("needs root" if not netns.is_privileged() else reason)
     spec = NetworkSpec(2, rate_bps=8_000_000, ecn_bytes=20_000, queue_bytes=200_000)
     script = "\n".join(["ip link set lo up", *shape_lines(spec, "lo"), f"exec {sys.executable} -c '{PROBE}'"])
-    done = subprocess.run(["unshare", "-n", "sh", "-es"], input=script, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["unshare", "-n", "sh", "-es"], input=script, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     single, bundled = json.loads(done.stdout)
     tos = dict(single)

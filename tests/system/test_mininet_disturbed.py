@@ -37,7 +37,7 @@ def burn() -> Iterator[Callable[[bool], None]]:
     so much CPU time the kernel ends them, whatever happens here."""
     loop = "setsid nice -n 10 sh -c 'echo $$; exec >&-; while :; do :; done' &\n"
     script = f"ulimit -t {BURN_S}\n" + loop * (os.cpu_count() or 1)
-    started = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    started = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True, check=True, timeout=300)
     pids = [int(line) for line in started.stdout.split()]
 
     def let(compute: bool) -> None:

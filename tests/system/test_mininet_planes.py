@@ -76,7 +76,7 @@ def test_sums_are_exact_and_a_killed_switch_leaves_nothing_attached(
         for rank in (0, 1)
     ]
     for worker in workers:
-        said, complaints = worker.communicate(timeout=90)
+        said, complaints = worker.communicate(timeout=300)
         assert worker.returncode == 0, complaints + switch.output()
         assert said.strip() in ("native", "python")
     counters = network.counters()

@@ -48,7 +48,7 @@ def probed(net: Any, tos: int, count: int, port: int) -> list[int]:
     sink = net.spawn(1, [*PROBE, "sink", address, str(port), str(count)], stdout=subprocess.PIPE, text=True)
     assert sink.stdout.readline() == "ready\n"
     sender = net.spawn(0, [*PROBE, "send", address, str(port), str(count), str(tos)])
-    output, _ = sink.communicate(timeout=40)
+    output, _ = sink.communicate(timeout=300)
     assert sender.wait(20) == 0
     delays: list[int] = json.loads(output)
     return delays

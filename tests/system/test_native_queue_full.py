@@ -90,7 +90,7 @@ def exchange(net: Star, process: "subprocess.Popen[str]") -> tuple[list[list[int
     """Chunks that reached each of two workers, in order; the switch's counters."""
     done = net.nodes[0].python(WORKER_PROGRAM)
     assert done.returncode == 0, done.stderr
-    told, errors = process.communicate("\n", timeout=60)
+    told, errors = process.communicate("\n", timeout=300)
     assert process.returncode == 0, errors
     return json.loads(done.stdout), json.loads(told)
 

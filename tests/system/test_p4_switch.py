@@ -131,7 +131,7 @@ class Net:
     def cli(self, *commands: str) -> str:
         words = [word for command in commands for word in ("-c", command)]
         command = switchagg_command("p4", "cli", "--control", self.control, *words)
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False).stdout
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False).stdout
 
     def close(self) -> None:
         for node in (self.switch, *(station.node for station in self.stations)):
@@ -154,7 +154,7 @@ def frame(number: int, kind: str = "1234", size: int = 46) -> str:
 def ended(process: "subprocess.Popen[str]") -> str:
     """Its output at Ctrl-C."""
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=20)
+    output, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (0, "")
     return output
 
@@ -230,7 +230,7 @@ def test_warns_of_what_would_mislead_a_program(net: Net) -> None:
     net.switch.sh("ethtool -K p1 tso on gso on tx on; echo 0 > /proc/sys/net/ipv6/conf/p2/disable_ipv6")
     process = net.start("--backend", "python")
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=300)
     assert "warning: p1: TSO, GSO on: packets may come or go in bundles; at both ends: ethtool -K p1 tso off" in errors
     assert "warning: p2: IPv6 is on" in errors
 

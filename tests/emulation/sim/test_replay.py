@@ -163,7 +163,7 @@ def test_a_profile_beside_the_scenario_is_found_and_needs_no_torch(folder: Path)
         "s = load(Path(sys.argv[1]), {'workload.iterations': 2, 'workload.warmup_iterations': 1});"
         "run_method(s, s.methods.sim[1], Path(), lambda *_: None); assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code, str(folder / "t.toml")], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", code, str(folder / "t.toml")], check=True, timeout=300)
 
 
 @pytest.mark.parametrize(("method", "parallel"), [("ring", "ddp"), ("ring+p3", "ddp"), ("ring", "fsdp")])

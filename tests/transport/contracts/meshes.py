@@ -4,11 +4,12 @@ import contextlib
 import os
 import random
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from rank_threads import outcomes
 
 from transport.links.link import Address
 from transport.links.link_kinds import LINKS, links_with
@@ -106,22 +107,11 @@ def free_addresses(count: int) -> list[Address]:
 
 def connect_all(kind: MeshKind, addresses: Sequence[Address], how: Sequence[dict[str, Any]]) -> list[Any]:
     """What each member's connect returned or raised, each in a thread of its own; how: further arguments of each."""
-    found: list[Any] = [None] * len(how)
 
-    def run(place: int) -> None:
-        told = {"member": place, "addresses": addresses, "timeout_s": LIVENESS_S, **how[place]}
-        try:
-            found[place] = kind.connect(**told)
-        except Exception as error:
-            found[place] = error
+    def run(place: int) -> Any:
+        return kind.connect(**{"member": place, "addresses": addresses, "timeout_s": LIVENESS_S, **how[place]})
 
-    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(how))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * LIVENESS_S)
-    assert not any(thread.is_alive() for thread in threads)
-    return found
+    return outcomes(len(how), run)
 
 
 def turn(

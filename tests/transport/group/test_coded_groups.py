@@ -1,6 +1,5 @@
 """Sums through a codec: every method gives the bits of the switch, in whatever order it adds (F7)."""
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rank_threads import outcomes
 
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import Simulation, SimulationConfig
@@ -29,18 +29,17 @@ KEYS = [3, None, 0, 7]  # one call has its running number
 
 def on_every_rank(method: str, act: Callable[[int, Group], Any], servers: int = 0, **more: Any) -> list[Any]:
     """What `act` returned or raised on each rank."""
-    addresses, found = free_addresses(WORKERS + servers), [None] * WORKERS
+    addresses = free_addresses(WORKERS + servers)
     places = {"servers": addresses[WORKERS:]} if servers else {}
     options = {"timeout_s": LIVENESS_S, **more}
 
-    def run(rank: int) -> None:
-        try:
-            mine = {name: value[rank] if isinstance(value, list) else value for name, value in options.items()}
-            link = "udp" if method == "switch" else "tcp"
-            with open_group(method, link, rank, addresses[:WORKERS], job=method, options=mine, **places) as group:
-                found[rank] = act(rank, group)
-        except Exception as error:
-            found[rank] = error  # type: ignore[call-overload]
+    def run(rank: int) -> Any:
+        if rank >= WORKERS:
+            return serve(rank - WORKERS)
+        mine = {name: value[rank] if isinstance(value, list) else value for name, value in options.items()}
+        link = "udp" if method == "switch" else "tcp"
+        with open_group(method, link, rank, addresses[:WORKERS], job=method, options=mine, **places) as group:
+            return act(rank, group)
 
     def serve(server: int) -> None:
         with_ = PsConfig(WORKERS, servers, codec=f"codec fixed_point of {ELEMENTS} elements")
@@ -48,14 +47,7 @@ def on_every_rank(method: str, act: Callable[[int, Group], Any], servers: int = 
         host.wait(LIVENESS_S)
         host.close()
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(WORKERS)]
-    threads += [threading.Thread(target=serve, args=(server,)) for server in range(servers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(3 * LIVENESS_S)
-    assert not any(thread.is_alive() for thread in threads)
-    return found
+    return outcomes(WORKERS + servers, run)[:WORKERS]
 
 
 def values(rank: int, dtype: str, size: int = 1000) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rank_threads import outcomes
 
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.native import library
@@ -25,27 +26,14 @@ def on_every_rank(
     workers: int, act: Callable[[int, Group], Any], method: str = "ring", link: str = "tcp", **how: Any
 ) -> list[Any]:
     """What `act` returned or raised on each rank, each in a thread with its own group."""
-    addresses, found = free_addresses(workers), [None] * workers
+    addresses = free_addresses(workers)
 
-    def run(rank: int) -> None:
-        group = None
-        try:
-            options = GroupOptions(LIVENESS_S, **how)
-            group = open_group(method, link, rank, addresses, job="test", options=options)
-            found[rank] = act(rank, group)
-        except Exception as error:
-            found[rank] = error  # type: ignore[call-overload]
-        finally:
-            if group is not None:
-                group.close()
+    def run(rank: int) -> Any:
+        options = GroupOptions(LIVENESS_S, **how)
+        with open_group(method, link, rank, addresses, job="test", options=options) as group:
+            return act(rank, group)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(3 * LIVENESS_S)
-    assert not any(thread.is_alive() for thread in threads)
-    return found
+    return outcomes(workers, run)
 
 
 @pytest.mark.parametrize("link", links_with("mesh"))
@@ -84,18 +72,13 @@ def test_different_calls_are_an_error_that_names_both_sides(link: str) -> None:
 
 def test_mixed_methods_are_named_on_both_sides() -> None:
     addresses = free_addresses(2)
-    found: list[Any] = [None, None]
 
-    def run(rank: int) -> None:
+    def run(rank: int) -> str:
         with pytest.raises(JobError) as caught:
             open_group(("ring", "tree")[rank], "tcp", rank, addresses, job="test", options=GroupOptions(LIVENESS_S))
-        found[rank] = str(caught.value)
+        return str(caught.value)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIVENESS_S)
+    found = outcomes(2, run)
     assert all("'ring'" in words and "'tree'" in words for words in found), found
 
 
@@ -189,19 +172,13 @@ def test_a_forked_child_is_told_to_open_its_own() -> None:
 def test_ports_can_be_known_before_the_group_is_opened(link: str) -> None:
     places = [bind_place(link, "127.0.0.1") for _ in range(3)]
     addresses = [place.address for place in places]
-    found: list[Any] = [None] * 3
 
-    def run(rank: int) -> None:
+    def run(rank: int) -> list[int]:
         how = GroupOptions(LIVENESS_S)
         with open_group("ring", link, rank, addresses, job="test", bound=places[rank], options=how) as group:
-            found[rank] = group.allreduce(np.full(10, rank)).result(LIVENESS_S).tolist()
+            return group.allreduce(np.full(10, rank)).result(LIVENESS_S).tolist()
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIVENESS_S)
-    assert found == [[3] * 10] * 3
+    assert outcomes(3, run) == [[3] * 10] * 3
 
 
 @pytest.mark.parametrize(

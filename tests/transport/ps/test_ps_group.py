@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rank_threads import outcomes
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
@@ -41,21 +42,7 @@ Act = Callable[[int, Any], Any]
 
 def all_at_once(acts: Sequence[Callable[[], Any]]) -> list[Any]:
     """What each returned or raised, each in a thread."""
-    found: list[Any] = [None] * len(acts)
-
-    def run(number: int) -> None:
-        try:
-            found[number] = acts[number]()
-        except Exception as error:
-            found[number] = error
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(acts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(3 * JOIN_S)
-    assert not any(thread.is_alive() for thread in threads)
-    return found
+    return outcomes(len(acts), lambda number: acts[number]())
 
 
 class Job:

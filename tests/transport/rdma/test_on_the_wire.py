@@ -46,7 +46,7 @@ class Wire:
     @staticmethod
     def run(pid: int, script: str) -> None:
         words = ["nsenter", f"--net=/proc/{pid}/ns/net", "sh", "-ec", script]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"{script}: {done.stderr}"
 
     @staticmethod

@@ -21,7 +21,7 @@ from transport.torch.elastic.membership_rounds import NEW, GroupGeneration, Memb
 from transport.torch.rendezvous import SwitchOptions
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "elastic_ddp.py"
-LIMIT_S = 20.0
+LIMIT_S = 120.0
 
 
 @pytest.fixture(autouse=True)

@@ -45,7 +45,7 @@ def ranks(*command: str, **variables: str) -> list[str]:
         for rank in ("0", "1")
     ]
     try:
-        said = [rank.communicate(timeout=100) for rank in started]
+        said = [rank.communicate(timeout=300) for rank in started]
     finally:
         for rank in started:
             rank.kill()

@@ -1,6 +1,5 @@
 """Ranks of torch.distributed as threads of one process, each with a default group of its own."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -8,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from rank_threads import outcomes
 from torch.testing._internal.distributed import multi_threaded_pg
 
 TIMEOUT_S = 30
@@ -29,32 +29,22 @@ def groups_per_thread() -> Iterator[None]:
 def on_ranks(workers: int, act: Callable[[int], Any], backend: str = "gloo", options: Any = None) -> list[Any]:
     """What `act(rank)` returned or raised on each rank."""
     store = dist.HashStore()
-    found: list[Any] = [None] * workers
 
-    def one(rank: int) -> None:
+    def one(rank: int) -> Any:
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=rank,
+            world_size=workers,
+            timeout=timedelta(seconds=TIMEOUT_S),
+            pg_options=options,
+        )
         try:
-            dist.init_process_group(
-                backend,
-                store=store,
-                rank=rank,
-                world_size=workers,
-                timeout=timedelta(seconds=TIMEOUT_S),
-                pg_options=options,
-            )
-            try:
-                found[rank] = act(rank)
-            finally:
-                dist.destroy_process_group()
-        except Exception as error:
-            found[rank] = error
+            return act(rank)
+        finally:
+            dist.destroy_process_group()
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(3 * TIMEOUT_S)
-    assert not any(thread.is_alive() for thread in threads)
-    return found
+    return outcomes(workers, one)
 
 
 def two_bits(threshold: float) -> Any:

@@ -1,6 +1,5 @@
 """The switch over ZeroMQ, and its control plane with keys."""
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rank_threads import outcomes
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
@@ -36,24 +36,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def switch(keys: Keys | None = None, link: str = "zeromq", **how: Any) -> SwitchDaemon:
     return SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), link=link, keys=keys, **how))
-
-
-def in_threads(workers: int, act: Callable[[int], Any]) -> list[Any]:
-    """What act(rank) returned or raised, on each rank."""
-    found: list[Any] = [None] * workers
-
-    def run(rank: int) -> None:
-        try:
-            found[rank] = act(rank)
-        except Exception as error:
-            found[rank] = error
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * LIVENESS_S)
-    return found
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -86,7 +68,7 @@ def test_sums_are_exact(folder: Path, tmp_path: Path, plane: str, with_keys: boo
                 assert session.counters["link_received_datagrams"] > 0
                 return arrays
 
-        for found in in_threads(3, work):
+        for found in outcomes(3, work):
             assert not isinstance(found, Exception), found
             for factor, array in zip((1, 2, 3), found, strict=True):
                 assert np.array_equal(array, sum(numbers) * factor)
@@ -101,7 +83,7 @@ def test_a_worker_that_dies_is_named() -> None:
                     return None
                 session.allreduce(np.zeros(5000, np.int32)).result(LIVENESS_S)
 
-        failure = in_threads(2, work)[0]
+        failure = outcomes(2, work)[0]
     assert isinstance(failure, AggregationFailed)
     assert failure.missing == (1,)
 
