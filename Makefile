@@ -7,7 +7,7 @@ BIN = $(VENV)/bin
 STYLE = $(addprefix tests/repository/test_,tidy.py imports.py rooms.py protocol_rules.py links.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready examples native compare bench quick test check lint types style docs documents clean
+.PHONY: help setup ready examples native compare bench quick test check lint types style collection docs documents clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ types: ready
 
 style: ready
 	@$(BIN)/python -m pytest -q $(STYLE)
+
+collection: ready # else all processes of a first run compile the tests, each for itself
+	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null
 
 docs: ready ## guides and API reference as a site in build/site; a broken link is an error
 	@mkdir -p build/pages

@@ -113,8 +113,8 @@ SYSTEM, LONG = "system", "long: "
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two for each processor: tests in real time mostly wait."""
-    return 2 * len(os.sched_getaffinity(0))
+    """One more than there are processors: tests in real time mostly wait."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def group_of(file: str) -> str:

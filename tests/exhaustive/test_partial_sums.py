@@ -14,7 +14,7 @@ import pytest
 from dataplane_names import WITHOUT_P4
 from simulation.partial_rules import AddsLate, TakesOverAtOnce, TakesOverWhatAllHaveSent
 
-from exhaustive.test_tiny_world import SWITCH, Explorer, Make, Tiny
+from exhaustive.test_tiny_world import SWITCH, Explorer, Make, Tiny, explored
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.job import JobConfig, StreamConfig
@@ -202,21 +202,12 @@ TWO = ((0, 1),)
 @pytest.mark.parametrize("dataplane", PLANES)
 @pytest.mark.parametrize("world", [World(TWO, slow=(1,)), World(TWO, slow=(0, 1), backups=0, closes=True)])
 def test_every_order_gives_two_workers_the_same_sum(dataplane: str, world: World) -> None:
-    explored(DATAPLANES[dataplane], world, budget=0, states=1_000)
+    explored(PartialExplorer(DATAPLANES[dataplane], world), budget=0, states=1_000)
 
 
 @pytest.mark.parametrize("world", [World(absent=(2,)), World(absent=(2,), backups=0, closes=True, chunks=2)])
 def test_every_choice_gives_three_workers_the_same_sum(world: World) -> None:
-    explored(DATAPLANES["reference"], world, budget=1, states=2_000)
-
-
-def explored(make: Make, world: World, budget: int, states: int) -> None:
-    explorer = PartialExplorer(make, world)
-    explorer.explore(budget)
-    assert not explorer.wrong
-    assert explorer.stuck() == 0
-    assert explorer.forgeries_taken() == 0
-    assert len(explorer.followers) > states
+    explored(PartialExplorer(DATAPLANES["reference"], world), budget=1, states=2_000)
 
 
 @pytest.mark.parametrize(

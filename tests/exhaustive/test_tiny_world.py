@@ -249,12 +249,12 @@ class Explorer:
 
 @pytest.mark.parametrize("dataplane", WITHOUT_P4)  # the others can't be pickled
 def test_every_choice_gives_exact_sums(dataplane: str) -> None:
-    explored(DATAPLANES[dataplane], Tiny(((0, 1),)), budget=3, states=10_000)
+    explored(Explorer(DATAPLANES[dataplane], Tiny(((0, 1),))), budget=3, states=10_000)
 
 
 @pytest.mark.parametrize("dataplane", LEAVES)
 def test_every_choice_in_two_racks_gives_exact_sums(dataplane: str) -> None:
-    explored(DATAPLANES[dataplane], Tiny(((0, 1), (2, 3))), budget=1, states=25_000)
+    explored(Explorer(DATAPLANES[dataplane], Tiny(((0, 1), (2, 3)))), budget=1, states=25_000)
 
 
 @pytest.mark.parametrize(
@@ -263,11 +263,10 @@ def test_every_choice_in_two_racks_gives_exact_sums(dataplane: str) -> None:
     ids=["unequal racks", "two faults", "two slots"],
 )
 def test_every_choice_in_other_racks_gives_exact_sums(tiny: Tiny, budget: int, states: int) -> None:
-    explored(DATAPLANES["reference"], tiny, budget, states)
+    explored(Explorer(DATAPLANES["reference"], tiny), budget, states)
 
 
-def explored(make: Make, tiny: Tiny, budget: int, states: int) -> None:
-    explorer = Explorer(make, tiny)
+def explored(explorer: Explorer, budget: int, states: int) -> None:
     explorer.explore(budget)
     assert not explorer.wrong
     assert explorer.stuck() == 0

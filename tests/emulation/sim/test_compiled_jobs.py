@@ -25,6 +25,7 @@ from emulation.sim.size_only import SizeOnlyArray
 from emulation.sim.traffic.scenario_traffic import ScenarioTraffic
 from switchagg.errors import AggregationFailed
 from switchagg.native import library
+from tests.emulation.scenario.test_graph import TENANT
 from tests.oracles.oracle_network import oracle
 from transport.meshes.reliable import ReliableConfig
 
@@ -37,16 +38,6 @@ FABRICS = (
     Fabric("leaf_spine", racks=2, spines=2),
     Fabric("leaf_spine", racks=2, spines=3, paths="flow"),
 )
-TENANT = """num_ranks 2
-rank 0 {
-a: calc 40000
-b: send 30000b to 1 tag 0
-b requires a
-}
-rank 1 {
-c: recv 30000b from 0 tag 0
-}
-"""
 World = tuple[SimulationConfig, str, list[JobOptions], list[FlowOptions]]
 
 

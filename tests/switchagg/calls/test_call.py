@@ -132,7 +132,6 @@ def test_what_the_switch_cannot_do_is_refused(array: NDArray[Any], op: str, elem
 # ---- whose values are whose (W13, W14)
 
 
-@pytest.mark.parametrize("seed", range(60))
 def test_every_value_lies_in_one_data_chunk_of_its_owner(seed: int) -> None:
     rng = random.Random(seed)
     workers, unit, width = rng.randint(2, 9), rng.choice([1, 2, 8]), rng.randint(1, 40)
@@ -153,7 +152,6 @@ def test_every_value_lies_in_one_data_chunk_of_its_owner(seed: int) -> None:
     assert {whole.owner(chunk) for chunk in range(whole.chunks)} <= {1}
 
 
-@pytest.mark.parametrize("seed", range(40))
 def test_w11_the_parts_of_a_split_call_are_its_rows_in_proportion_to_the_windows(seed: int) -> None:
     rng = random.Random(seed)
     workers, windows = rng.randint(1, 5), [rng.randint(1, 9) for _ in range(rng.randint(2, 4))]

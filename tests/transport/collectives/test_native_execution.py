@@ -46,7 +46,6 @@ def any_values(chance: np.random.Generator, dtype: Any, elements: int) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
-@pytest.mark.parametrize("seed", range(40))
 def test_random_plans_give_the_same_bits_in_any_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance, numbers = random.Random(seed), np.random.default_rng(seed)
     workers, elements, segment_bytes = chance.randrange(2, 7), chance.randrange(0, 200), chance.randrange(1, 300)
