@@ -15,8 +15,9 @@ from transport.contracts.group_contract import Array
 from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import PsConfig
 from transport.ps.ps_arithmetic import Arithmetic
+from transport.ps.ps_calls import PsCall, PsCallFinished
 from transport.ps.ps_server import PsServer
-from transport.ps.ps_worker import PsCall, PsCallFinished, PsWorker
+from transport.ps.ps_worker import PsWorker
 
 
 class World:

@@ -114,7 +114,7 @@ HOSTS = (
             ("udp silence", "tcp silence", "tcp silence")),
     TimeOut("server beat", 1.0, "transport.ps.config.PsConfig.heartbeat_s", "`heartbeat_s`", "", "the next heartbeat"),
     TimeOut("dead", 10.0, "transport.ps.config.PsConfig.dead_after_s", "`dead_after_s`", "",
-            "a worker or a server is dead, after a beat and 2 s more", ("server beat",)),
+            "a worker or a server is dead, after a beat and 2 s more; a server's slices move (L13)", ("server beat",)),
     TimeOut("first message", 300.0, "transport.ps.liveness.START_NS", "constant", "",
             "a worker or a server that has not sent anything is dead", ("meeting", "dead")),
     TimeOut("parting", 5.0, "transport.ps.ps_server.PARTING_NS", "constant", "",

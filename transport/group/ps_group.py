@@ -25,9 +25,10 @@ from transport.meshes.mesh_opening import BoundPlace, connect_mesh
 from transport.ps.coded import CodedPushes
 from transport.ps.colocated import Colocated
 from transport.ps.config import ASYNCHRONOUS, PsConfig
+from transport.ps.ps_calls import OPS, op_of
 from transport.ps.ps_messages import DTYPES
 from transport.ps.ps_server import PsServer, adopting
-from transport.ps.ps_worker import OPS, PsWorker, op_of
+from transport.ps.ps_worker import PsWorker
 
 Kind = TypeVar("Kind", bound="PsGroup")
 
@@ -128,6 +129,8 @@ class PsGroup(HostGroup):
         lines, self._member.notices[:] = list(self._member.notices), []
         for line in lines:
             self._log(line)
+        for server in self._member.lost_servers():
+            self._mesh.give_up(server)
         if self._member.has_left:
             self._left.set()
 
@@ -247,6 +250,8 @@ class _Opening(NamedTuple):
     def sized(self) -> PsConfig:
         """The configuration, its numbers of members those of the addresses. Raises JobError."""
         workers, servers = len(self.workers), len(self.servers) or len(self.workers)
+        if self.config is not None and self.config.moves and not self.servers:
+            raise JobError("on_server_loss move: needs servers of their own; one beside a rank dies with its rank")
         try:
             if self.config is None:
                 return adopting(workers, servers)
@@ -322,6 +327,8 @@ def open_ps_client(
     bound: BoundPlace | None = None,
 ) -> PsClient:
     """As `open_ps_group`, for servers that keep weights; in modes `bsp` and `backup` without a codec."""
+    if config.moves:
+        raise JobError("on_server_loss move: weights at servers don't move to others; leave it out")
     if config.codec and not config.keeps_weights:
         raise JobError(f"codec {config.codec}: pushes are coded in modes {', '.join(ASYNCHRONOUS)}, not {config.mode}")
     return _Opening(link, workers, servers, config, job, options).work(PsClient, rank, bound)

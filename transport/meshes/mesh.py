@@ -126,6 +126,10 @@ class Mesh(Protocol):
         carry (head or data too long, no such member, ourselves), LinkClosed after `close`.
         """
 
+    def give_up(self, member: int) -> None:
+        """End all connections with a member that may never answer; the tickets of what was queued for it come back.
+        Where it isn't lost yet, it is by this."""
+
     def receive(self, place: Place | None = None) -> Sequence[Event]:
         """The events so far, a bounded number per call, in order per member; [] if none. The call never blocks.
 

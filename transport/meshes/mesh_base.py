@@ -7,6 +7,9 @@ from transport.links.link import LinkClosed
 from transport.meshes.hello import Hello
 from transport.meshes.mesh import HEAD_BYTES_MAX, Buffer, Event, MemberLost, MessageReceived, MessageSent
 
+GIVEN_UP = "it was given up here"
+"""Why a member is lost after `Mesh.give_up`."""
+
 
 class MeshBase:
     """Who the member is, its events that `receive` hands out next, what it has counted of messages, whether it is open.

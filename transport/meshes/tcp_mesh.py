@@ -4,6 +4,7 @@ It also queues messages by urgency and runs collectives without Python: a messag
 reaches Python; others are handed out as from any mesh. transport/native/hosts/mesh.h has what is on the wire.
 """
 
+import contextlib
 import ctypes
 import os
 import socket
@@ -178,6 +179,13 @@ class TcpMesh(MeshBase):
         """See `Sends.waiting_bytes`."""
         with self._wake_lock:
             return 0 if self._closed else self._library.sa_mesh_below_bytes(self._handle)
+
+    def give_up(self, member: int) -> None:
+        """See `Mesh.give_up`."""
+        self._require_open()
+        for flow in self._flows:
+            with contextlib.suppress(OSError):  # it ended by itself
+                flow[member].shutdown(socket.SHUT_RDWR)
 
     # Running
 

@@ -43,7 +43,7 @@ from transport.meshes.mesh import (
     PacketsMoved,
     Place,
 )
-from transport.meshes.mesh_base import MeshBase
+from transport.meshes.mesh_base import GIVEN_UP, MeshBase
 from transport.meshes.mesh_handshake import MAGIC, HandshakeKind, kind_of
 from transport.meshes.mesh_opening import BoundPlace
 from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfig, Sender
@@ -333,6 +333,12 @@ class UdpMesh(MeshBase):
         segments.marks.append((segments.segments, ticket, size))
         segments.sender.submit(0, message)
         self._deadline_ns = 0
+
+    def give_up(self, member: int) -> None:
+        """See `Mesh.give_up`."""
+        self._require_open()
+        if (peer := self._peers.get(member)) is not None:
+            self._lose(peer, GIVEN_UP)
 
     def _flush(self, flow: _Flow, now_ns: int) -> None:
         """Send what is due to this peer, as far as its window and the link have room."""

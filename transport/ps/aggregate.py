@@ -9,7 +9,7 @@ it comes.
 from typing import NamedTuple
 
 from transport.ps.ps_arithmetic import Arithmetic, maximum
-from transport.ps.ps_messages import COMBINING, DTYPES, EVERYBODY, Head, PsOp
+from transport.ps.ps_messages import COMBINING, DTYPES, EVERYBODY, Head, PsMessageKind, PsOp
 from transport.ps.shared_buffer import Pool, SharedBuffer
 
 
@@ -33,6 +33,8 @@ class Aggregate:
         self.waiting: list[WaitingWorker] = []
         self.arrived: set[int] = set()
         self._early: dict[int, SharedBuffer] = {}
+        self._held: SharedBuffer | None = None
+        """The result, from a worker that had it of a server that is lost."""
         self._next_rank = 0
         self._in_rank_order = in_rank_order
 
@@ -41,12 +43,17 @@ class Aggregate:
         """Bytes of results that the server retains for late workers."""
         return len(self.result.view) if self.complete and self.result is not None else 0
 
-    def join(self, rank: int, head: Head, values: SharedBuffer | None, now_ns: int) -> None:
+    def join(self, rank: int, head: Head, values: SharedBuffer | None, now_ns: int, pool: Pool) -> None:
         """A worker's part, before completion; its memory belongs to the aggregate from now on."""
         assert rank not in self.arrived
         assert not self.complete
         self.arrived.add(rank)
-        self.waiting.append(WaitingWorker(rank, head))
+        if head.kind != PsMessageKind.HELD:
+            self.waiting.append(WaitingWorker(rank, head))
+        elif head.op in COMBINING and values is not None:
+            if self._held is not None:
+                pool.release(self._held)
+            self._held, values = values, None
         self.moved_ns = now_ns
         if head.source not in (EVERYBODY, rank):
             assert values is None
@@ -68,7 +75,12 @@ class Aggregate:
 
     def finish(self, arithmetic: Arithmetic, pool: Pool) -> None:
         """Add the rest, without the ranks that are missing."""
-        self._add_all(arithmetic, pool)
+        if (held := self._held) is None:
+            self._add_all(arithmetic, pool)
+        else:
+            self._held = None
+            self.drop(pool)
+            self.result = held
         self.complete = True
 
     def drop(self, pool: Pool) -> None:
@@ -76,6 +88,9 @@ class Aggregate:
         for values in self._early.values():
             pool.release(values)
         self._early.clear()
+        if self._held is not None:
+            pool.release(self._held)
+            self._held = None
         if self.result is not None:
             pool.release(self.result)
             self.result = None

@@ -13,8 +13,9 @@ from transport.contracts.group_contract import Array
 from transport.meshes.mesh import Buffer, OutgoingMessage
 from transport.ps.coded import CodedPushes
 from transport.ps.config import PsConfig
+from transport.ps.ps_calls import PsCall, PsCallFinished
 from transport.ps.ps_server import PsServer
-from transport.ps.ps_worker import PsCall, PsCallFinished, PsWorker
+from transport.ps.ps_worker import PsWorker
 
 FOR_SERVER, FOR_WORKER = b"S", b"W"
 
@@ -73,6 +74,10 @@ class Colocated:
     def notices(self) -> list[str]:
         """The server's lines for a log; the worker hears the same from every server."""
         return self._server.notices
+
+    def lost_servers(self) -> list[int]:
+        """As PsWorker's: none, as no server is alone."""
+        return []
 
     def leave(self) -> None:
         """As PsWorker's. The server serves on until `has_left`."""

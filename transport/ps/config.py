@@ -16,6 +16,9 @@ ASYNCHRONOUS = (SSP, ASP, DC_ASGD)
 
 ORDERS = ("rank", "arrival")
 ON_WORKER_LOSS = ("end", "shrink")
+ON_SERVER_LOSS = ("end", "move")
+
+_ON_LOSS = (("on_worker_loss", ON_WORKER_LOSS), ("on_server_loss", ON_SERVER_LOSS))
 
 SLICE_ELEMENTS = 40_000
 """P3's slice, 160 kB of float32: one slice is what an urgent one may have to wait for."""
@@ -43,6 +46,9 @@ class PsConfig:
     compensation: λ of DC-ASGD.
     on_worker_loss: "end": the job fails everywhere. "shrink": the others continue without it; every sum carries the
         number of workers in it.
+    on_server_loss: "end": the job fails everywhere. "move": the others take over its slices, and every sum keeps its
+        bits ("bsp", at servers of their own, without weights). spares: so many of the servers, the last ones, have
+        no slices until another is lost.
     heartbeat_s: how often members send heartbeats; dead_after_s: an outage so long ends nothing; a member is
         dead that sends no message for a heartbeat and two seconds longer.
     call_timeout_s: how long a call may wait for members that live.
@@ -65,6 +71,8 @@ class PsConfig:
     weight_decay: float = 0.0
     compensation: float = 0.04
     on_worker_loss: str = "end"
+    on_server_loss: str = "end"
+    spares: int = 0
     heartbeat_s: float = 1.0
     dead_after_s: float = 10.0
     call_timeout_s: float = CALL_TIMEOUT_S
@@ -73,7 +81,7 @@ class PsConfig:
 
     def __post_init__(self) -> None:
         """Raises ValueError, in one line that lists what is allowed."""
-        for name, words in (("mode", MODES), ("order", ORDERS), ("on_worker_loss", ON_WORKER_LOSS)):
+        for name, words in (("mode", MODES), ("order", ORDERS), *_ON_LOSS):
             if (word := getattr(self, name)) not in words:
                 raise ValueError(f"{name} '{str(word)[:60]}' is unknown{choices(str(word), words)}")
         ranges = {
@@ -83,6 +91,7 @@ class PsConfig:
             "staleness": (0, 1 << 30),
             "slice_elements": (1, 1 << 30),
             "retained_bytes": (0, 1 << 50),
+            "spares": (0, self.servers - 1 if self.moves else 0),
         }
         for name, (low, high) in ranges.items():
             if not low <= getattr(self, name) <= high:
@@ -94,6 +103,7 @@ class PsConfig:
         ):
             if getattr(self, name) and self.mode != mode:
                 raise ValueError(f"{name} {getattr(self, name)}: only mode {mode} {has}, not {self.mode}")
+        self._check_losses()
         if self.codec and self.keeps_weights:
             PushCodec(self.codec)
         elif self.codec and (self.mode != BSP or self.on_worker_loss != "end"):
@@ -107,9 +117,22 @@ class PsConfig:
                 f"{self.call_timeout_s}: above 0, and the first below the second"
             )
 
+    def _check_losses(self) -> None:
+        ends = self.on_worker_loss == "end"
+        if self.moves and not (self.mode == BSP and self.servers > 1 and not self.push_then_pull and ends):
+            raise ValueError(
+                f"on_server_loss move: of mode {BSP} and 2 servers or more, without push_then_pull, and where a "
+                "worker's loss ends the job"
+            )
+
     @property
     def members(self) -> int:
         return self.workers + self.servers
+
+    @property
+    def moves(self) -> bool:
+        """Whether the job goes on without a server that is lost; so workers retain what others may lack."""
+        return self.on_server_loss == "move"
 
     @property
     def has_rounds(self) -> bool:

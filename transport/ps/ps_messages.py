@@ -1,12 +1,16 @@
 """Messages between workers and servers: a fixed head; values, or text, as the message's data.
 
      0 u16 magic "PS" | 2 u8 version | 3 u8 kind | 4 u64 key | 12 u32 slice | 16 u32 slices of the call
-    20 u64 elements of the call | 28 u32 elements of the slice | 32 u32 PUSH, RESULT: clock; ANSWER: workers in the sum,
-    or the delay of a gradient that was applied by itself: how many others were since its sender was last sent weights
+    20 u64 elements of the call | 28 u32 elements of the slice | 32 u32 PUSH, HELD, RESULT: clock; ANSWER: workers
+    in the sum, or the delay of a gradient that was applied by itself: how many others were since its sender was last
+    sent weights
     36 u8 dtype + 8 requested_op (`REQUESTED_OPS`) | 37 u8 op | 38 u16 source | 40 u16 sink | 42 u16 root, RESULT:
     workers in the sum 44 i32 priority
 
-Numbers are big-endian; values have the sender's byte order, which all members share (it is part of the hello).
+Where slices of a lost server move (L11 to L15 of PROTOCOL.md), the clock of a key is how many calls it had before,
+that of a call without a key its number less the lowest that its worker hasn't finished; the upper half of an answer's
+has the same of all workers, and a BEAT of a server has the lowest number as its key. Numbers are big-endian; values
+have the sender's byte order, which all members share (it is part of the hello).
 """
 
 import struct
@@ -34,7 +38,8 @@ assert HEAD_BYTES == 48
 
 
 class PsMessageKind(IntEnum):
-    """Message kinds. HELLO (data: PsConfig), FAIL, WORKER_LOST (data: text), BEAT and LEAVE have zeros elsewhere."""
+    """Message kinds. HELLO (data: PsConfig), FAIL, WORKER_LOST (data: text), SERVER_LOST (data: Standing), BEAT and
+    LEAVE have zeros elsewhere."""
 
     HELLO = 1
     PUSH = 2
@@ -50,6 +55,11 @@ class PsMessageKind(IntEnum):
     """From a server: the job goes on without the worker `root`."""
     RESULT = 8
     """From a server, with backup workers: what a slice became without the receiver, which has not pushed yet."""
+    HELD = 9
+    """From a worker that has the result of a slice which another server had: as a PUSH, and waits for no answer. Its
+    values are the result."""
+    SERVER_LOST = 10
+    """From a worker to the others: where it stands without the servers that it takes for lost."""
 
 
 class PsOp(IntEnum):
@@ -157,3 +167,6 @@ def call_text(head: Head) -> str:
 
 AUTOMATIC = 1 << 63
 """Keys from here on are running numbers of calls that were given no key."""
+
+LAG_MAX = 0xFFFF
+"""In the upper half of an answer's clock: so many, or more."""

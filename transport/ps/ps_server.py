@@ -18,9 +18,11 @@ from transport.ps.coded import PushCodec
 from transport.ps.config import BACKUP, SSP, PsConfig, config_from_bytes
 from transport.ps.liveness import Liveness
 from transport.ps.ps_messages import (
+    AUTOMATIC,
     COMBINING,
     DTYPES,
     EVERYBODY,
+    LAG_MAX,
     LEAST_URGENT,
     LITTLE,
     SUMMED,
@@ -37,6 +39,8 @@ WORDS_MAX = 2000
 
 PARTING_NS = 5_000_000_000
 """After a failure: how long a server stays so that workers get the reason and leave."""
+
+_PUSHES = (PsMessageKind.PUSH, PsMessageKind.HELD)
 
 Place = tuple[int, int]
 """Key and number of a slice."""
@@ -78,6 +82,8 @@ class PsServer:
         """Workers without which no sum of all is complete."""
         self._coming = set(range(config.workers))
         """Workers that may still send something."""
+        self._lowest = [0] * config.workers
+        """Of calls without a key, the lowest that each hasn't finished, where slices move."""
         self._open: dict[Place, deque[Aggregate]] = {}
         self._weights: dict[Place, KeptSlice] = {}
         self._holding: set[Place] = set()
@@ -118,7 +124,7 @@ class PsServer:
     def place(self, sender: int, head: bytes, size_bytes: int) -> memoryview | None:
         """Memory of the pool for values that were announced with their true size."""
         parsed, name = unpack(head), (sender, bytes(head))
-        if parsed is None or parsed.kind != PsMessageKind.PUSH or size_bytes == 0 or parsed.size_bytes != size_bytes:
+        if parsed is None or parsed.kind not in _PUSHES or size_bytes == 0 or parsed.size_bytes != size_bytes:
             return None
         if sender not in self._greeted or self.failure is not None or name in self._placed:
             return None
@@ -137,7 +143,7 @@ class PsServer:
                 self._coming.discard(sender)
         else:
             self._liveness.on_message(sender, now_ns)
-            if parsed.kind == PsMessageKind.PUSH and sender in self._greeted:
+            if parsed.kind in _PUSHES and sender in self._greeted:
                 if fault := self._fault(sender, parsed, len(data)):
                     self._give_up_on(sender, fault)
                 elif parsed.op == PsOp.PULL or (parsed.op == PsOp.GRADIENT and self.config.keeps_weights):
@@ -146,7 +152,7 @@ class PsServer:
                     values = placed if placed is not None and _lies_in(data, placed) else self._copied(data)
                     placed = None if values is placed else placed
                     self._push(sender, parsed, values, now_ns)
-            elif parsed.kind == PsMessageKind.PUSH:
+            elif parsed.kind in _PUSHES:
                 self._early.setdefault(sender, []).append((bytes(head), bytes(data)))
             elif parsed.kind in (PsMessageKind.HELLO, PsMessageKind.LEAVE, PsMessageKind.FAIL):
                 self._administer(sender, parsed, data)
@@ -197,7 +203,7 @@ class PsServer:
             self._end_overdue(now_ns)
         if self.failure is None:
             for worker in sorted(self._coming):
-                self._send(worker, Head(PsMessageKind.BEAT, priority=URGENT))
+                self._send(worker, Head(PsMessageKind.BEAT, min(self._lowest), priority=URGENT))
 
     # ---- members
 
@@ -288,7 +294,7 @@ class PsServer:
         limit_ns = round(self.config.call_timeout_s * 1e9)
         for aggregates in self._open.values():
             for aggregate in aggregates:
-                if not aggregate.complete and now_ns - aggregate.moved_ns > limit_ns:
+                if not aggregate.complete and aggregate.waiting and now_ns - aggregate.moved_ns > limit_ns:
                     missing = self._expected - aggregate.arrived
                     self._fail(self._overdue(aggregate.head, missing), min(missing, default=EVERYBODY))
                     return
@@ -315,7 +321,9 @@ class PsServer:
         )
         entry = self._weights.get((head.key, head.number))
         of_one = head.op in (PsOp.COPY, PsOp.KEEP)
-        if head.number >= head.slices or (head.source >= self.config.workers if of_one else head.source != EVERYBODY):
+        if head.kind == PsMessageKind.HELD and not self.config.moves:
+            words = "a result that no lost server had"
+        elif head.number >= head.slices or (head.source >= self.config.workers if of_one else head.source != EVERYBODY):
             words = f"slice {head.number} of {head.slices} from rank {head.source}"
         elif size_bytes != (self._size_bytes(head) if values else 0) and (size_bytes or not self._numbered(head)):
             words = f"{size_bytes} bytes of values"
@@ -352,6 +360,8 @@ class PsServer:
     def _push(self, sender: int, head: Head, values: SharedBuffer | None, now_ns: int) -> None:
         self.counters["pushes"] += 1
         where = (head.key, head.number)
+        if self.config.moves and head.key >= AUTOMATIC and head.kind == PsMessageKind.PUSH:
+            self._lowest[sender] = max(self._lowest[sender], head.key - AUTOMATIC - head.clock)
         rounds = self._open.setdefault(where, deque())
         # A worker pushes a key again only after its last result; so its first gap is the round it means. With backup
         # workers it may have had that result before it pushed, and pushes of several rounds may be on their way.
@@ -378,10 +388,10 @@ class PsServer:
             else:
                 self.counters["spared_pushes"] += self._numbered(head)
             aggregate.arrived.add(sender)
-            if not self._numbered(head):  # else it was sent at once
+            if not self._numbered(head) and head.kind == PsMessageKind.PUSH:  # else it was sent at once
                 self._answer(sender, head, aggregate.result, aggregate.contributions)
         else:
-            aggregate.join(sender, head, values, now_ns)
+            aggregate.join(sender, head, values, now_ns, self._pool)
             self._go_on(where, aggregate)
         if self.failure is None:
             self._free(where, aggregate)
@@ -392,6 +402,8 @@ class PsServer:
 
     def _may_be_round(self, first: Head, head: Head) -> bool:
         """Whether a push is for the round that another one opened, as far as their numbers say."""
+        if self.config.moves and head.key < AUTOMATIC:
+            return first.clock == head.clock
         if not (self._numbered(first) and self._numbered(head)):
             return True
         return (first.op == PsOp.GRADIENT, first.clock) == (head.op == PsOp.GRADIENT, head.clock)
@@ -410,7 +422,7 @@ class PsServer:
                 self._waits_for_memory = True
             else:
                 self._complete(where, aggregate)
-        elif len(missing - self._coming) > spare:
+        elif len(missing - self._coming) > spare and aggregate.waiting:
             leavers = ", ".join(map(self._who, sorted(missing - self._coming)))
             self._fail(f"{leavers} left the job, but {call_text(head)} waits for it", min(missing - self._coming))
 
@@ -518,6 +530,8 @@ class PsServer:
         if worker not in self._coming or head.sink not in (EVERYBODY, worker):
             return
         self.counters["answers"] += 1
+        if self.config.moves and head.key >= AUTOMATIC:
+            clock |= min(head.key - AUTOMATIC - min(self._lowest), LAG_MAX) << 16
         answer = head._replace(kind=PsMessageKind.ANSWER, clock=clock)
         self._lend(worker, answer, None if head.source == worker else result)
 

@@ -7,7 +7,6 @@ overtakes between any two of them. A failure ends all calls: pending and later o
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from switchagg import description
 from switchagg.calls.call_request import CallRequest
@@ -18,13 +17,14 @@ from transport.ps import ps_arithmetic
 from transport.ps.coded import CodedPushes
 from transport.ps.config import PsConfig
 from transport.ps.liveness import Liveness
+from transport.ps.ps_calls import PsCall, PsCallFinished, Round, name_of, op_of, round_of, slice_head
 from transport.ps.ps_messages import (
     AUTOMATIC,
     COMBINING,
     DTYPES,
     EVERYBODY,
+    LAG_MAX,
     LITTLE,
-    SUMMED,
     Head,
     PsMessageKind,
     PsOp,
@@ -32,54 +32,11 @@ from transport.ps.ps_messages import (
     unpack,
 )
 from transport.ps.ps_server import WORDS_MAX, member_name
+from transport.ps.server_loss import KEYS_MAX, RetainedSlice, ServerLosses, standing_from_bytes
 from transport.ps.sharding import ServerSlice, Sharding
-
-KINDS = (*description.KINDS, "init", "push_pull", "pull")
-
-OPS = {"sum": PsOp.SUM, "avg": PsOp.AVG, "max": PsOp.MAX}
-
-_OP_OF_KIND = {
-    "all_gather": PsOp.COPY,
-    "broadcast": PsOp.COPY,
-    "barrier": PsOp.BARRIER,
-    "init": PsOp.KEEP,
-    "push_pull": PsOp.GRADIENT,
-    "pull": PsOp.PULL,
-}
 
 PATIENCE_BEATS = 3
 """How much longer than a server a worker waits: the server knows for whom."""
-
-
-Round = tuple[int, bool, int]
-"""Key, whether it is of a gradient, and number."""
-
-
-def round_of(head: Head) -> Round:
-    return head.key, head.op == PsOp.GRADIENT, head.clock
-
-
-class PsCall:
-    """A call in progress. count: after it, the fewest workers that are in any slice of the sum."""
-
-    __slots__ = ("count", "head", "key", "kind", "slices", "target", "tickets", "waiting")
-
-    def __init__(self, kind: str, key: int, head: Head, slices: list[ServerSlice], target: Array) -> None:
-        self.kind = kind
-        self.key = key
-        self.head = head
-        self.slices = slices
-        self.target = target
-        self.count = 0
-        self.waiting: set[int] = set()
-        self.tickets: set[int] = set()
-
-
-class PsCallFinished(NamedTuple):
-    """A call has ended: its target holds the result, or, with a failure, nothing that means anything."""
-
-    call: PsCall
-    failure: AggregationFailed | None
 
 
 class PsWorker:
@@ -100,8 +57,13 @@ class PsWorker:
         self._lost_workers: set[int] = set()
         self._job = job
         self._names = names
-        self._sharding = Sharding(config.servers, config.slice_elements, config.tensor_bytes)
+        first = config.servers - config.spares
+        self._sharding = Sharding(first, config.slice_elements, config.tensor_bytes, spares=config.spares)
         self._servers = range(config.workers, config.members)
+        self._losses = ServerLosses(rank, config.workers)
+        self._waiting: list[PsCall] = []  # calls that begin once it is agreed where slices are
+        self._leavers: set[int] = set()  # workers that have left
+        self._unreported: list[int] = []
         self._liveness = Liveness(self._servers, config.heartbeat_s, config.dead_after_s)
         self._arithmetic = ps_arithmetic.fastest()
         self._calls: dict[int, PsCall] = {}
@@ -135,6 +97,8 @@ class PsWorker:
         undefined calls."""
         kind, key, root, target = request.kind, request.key, request.root, request.target
         code = op_of(kind, array, request.op, root, target, self.config.workers)
+        if self.config.moves:
+            self._check_moving(kind, key)
         number = self._number(kind, key)
         shards = kind in ("reduce_scatter", "all_gather")
         if shards:
@@ -150,7 +114,7 @@ class PsWorker:
             number,
             slices=len(slices),
             elements=len(array),
-            clock=(self._clocks if code == PsOp.GRADIENT else self._rounds).get(number, 0),
+            clock=self._clock(code, number),
             dtype=DTYPES.index(array.dtype),
             op=code,
             source=slices[0].source,
@@ -160,14 +124,17 @@ class PsWorker:
             requested_op=request.requested_op if kind == "allreduce" else 0,
         )
         self._unkeyed_calls += key is None
-        call = PsCall(kind, number, head, slices, array if target is None else target)
+        call = PsCall(kind, head, slices, array, array if target is None else target)
         if self.failure is not None:
             self._finished.append(PsCallFinished(call, self.failure))
             return call
         if not self._calls:
             self._moved_ns = now_ns
         self._calls[number] = call
-        self._start(call, array)
+        if self._losses.agreed:
+            self._start(call)
+        else:
+            self._waiting.append(call)
         return call
 
     @property
@@ -199,14 +166,17 @@ class PsWorker:
             return
         self._leaving = True
         if self.failure is None:
-            for server in self._servers:
+            for server in self._live:
                 self._send(server, Head(PsMessageKind.LEAVE, priority=(1 << 31) - 1))
             self._end(AggregationFailed(f"{self._who(self.rank)} has left the job", job=self._job))
 
     def waits_for(self, server: int) -> bool:
         """Whether a call under way needs an answer of this member."""
-        number = server - self.config.workers
-        return any(call.slices[slice_].server == number for call in self._calls.values() for slice_ in call.waiting)
+        return any(
+            self._member_of(call.head, call.slices[slice_]) == server
+            for call in self._calls.values()
+            for slice_ in call.waiting
+        )
 
     @property
     def has_left(self) -> bool:
@@ -217,7 +187,10 @@ class PsWorker:
 
     def place(self, sender: int, head: bytes, size_bytes: int) -> memoryview | None:
         """The place of a slice in its target. The server has all of our values, or it could not answer: so
-        nothing reads them from there any more, even if the mesh hasn't said so yet."""
+        nothing reads them from there any more, even if the mesh hasn't said so yet. Where slices of a lost server move,
+        none: half a result would have destroyed what is pushed again."""
+        if self.config.moves:
+            return None
         parsed = unpack(head)
         match = None if parsed is None else self._awaited(sender, parsed)
         if match is None or size_bytes == 0:
@@ -230,7 +203,9 @@ class PsWorker:
         if parsed is not None and parsed.kind == PsMessageKind.HELLO and self.failure is None:
             other = f"{self._who(sender)} takes it for a server: it was told of other numbers of workers and servers"
             self._fail(f"{other} than {self.config.workers} and {self.config.servers}")
-        elif parsed is None or sender not in self._servers or self.failure is not None:
+        elif self._is_standing(sender, parsed):
+            self._take_standing(sender, data, now_ns)
+        elif parsed is None or sender not in self._live or self.failure is not None:
             self.counters["bad_heads" if parsed is None else "ignored"] += 1
         else:
             self._liveness.on_message(sender, now_ns)
@@ -245,10 +220,12 @@ class PsWorker:
             self._end_if_done(call)
 
     def lost(self, member: int, reason: str, now_ns: int) -> None:
-        """A server's death ends the job: its share of all tensors is gone. The servers report lost workers."""
-        self._liveness.drop(member)
-        if member in self._servers:
-            self._fail(f"{self._who(member)} is lost: {reason}", told_by=member)
+        """A server's death ends the job, or has its slices move. The servers report lost workers."""
+        if member not in self._servers:
+            self._leavers.add(member)
+            self._go_on_without(now_ns)
+        elif member in self._live:
+            self._lose(member, reason, now_ns)
 
     def messages_to_send(self) -> list[OutgoingMessage]:
         outgoing, self._outgoing = self._outgoing, []
@@ -261,21 +238,21 @@ class PsWorker:
         if self.failure is not None or (dead := self._liveness.turn(now_ns)) is None:
             return
         for server in dead:
-            self._fail(f"{self._who(server)} is lost: silent for {self.config.dead_after_s:g} s", told_by=server)
+            self._lose(server, f"silent for {self.config.dead_after_s:g} s", now_ns)
         limit_s = self.config.call_timeout_s + PATIENCE_BEATS * self.config.heartbeat_s
         if self._moved:
             self._moved, self._moved_ns = False, now_ns
         if self.failure is None and self._calls and now_ns - self._moved_ns > limit_s * 1e9:
             self.give_up(f"nothing has come for {limit_s:g} s")
         if self.failure is None:
-            for server in self._servers:
+            for server in self._live:
                 self._send(server, Head(PsMessageKind.BEAT, priority=URGENT))
 
     def give_up(self, reason: str) -> None:
         """As GroupParty."""
         if call := next(iter(self._calls.values()), None):
-            servers = {call.slices[number].server for number in call.waiting}
-            late = ", ".join(self._who(self.config.workers + server) for server in sorted(servers))
+            servers = {self._member_of(call.head, call.slices[number]) for number in call.waiting}
+            late = ", ".join(map(self._who, sorted(servers if self._losses.agreed else self._losses.missing)))
             self._fail(f"{call_text(call.head)}: {reason}; waiting for {late or 'the link'}")
 
     # ---- calls
@@ -297,6 +274,8 @@ class PsWorker:
                 self.notices.append(bytes(data[:WORDS_MAX]).decode(errors="replace"))
         elif parsed.kind != PsMessageKind.BEAT:
             self.counters["ignored"] += 1
+        elif self.config.moves:
+            self._losses.forget(parsed.key)
 
     def _number(self, kind: str, key: int | None) -> int:
         if key is None:
@@ -309,37 +288,50 @@ class PsWorker:
             raise ValueError(f"key {key} is in use by a call that hasn't ended: {call_text(self._calls[key].head)}")
         return key
 
-    def _start(self, call: PsCall, array: Array) -> None:
-        itemsize = array.dtype.itemsize
-        values = array.data.cast("B") if len(array) else memoryview(b"")
-        carries = call.head.op not in (PsOp.BARRIER, PsOp.PULL)
+    def _start(self, call: PsCall) -> None:
         if call.head.op == PsOp.KEEP and self.pushes is not None:
             self.pushes.forget(call.key)
         if call.head.op in (PsOp.KEEP, PsOp.GRADIENT):
             self._clocks[call.key] = 0 if call.head.op == PsOp.KEEP else call.head.clock + 1
-        elif self.config.has_rounds and call.head.op in COMBINING and call.key < AUTOMATIC:
+        elif (self.config.has_rounds or self.config.moves) and call.head.op in COMBINING and call.key < AUTOMATIC:
             self._rounds[call.key] = call.head.clock + 1
         ahead = self._ahead.pop(round_of(call.head), {}) if call.head.op in COMBINING else {}
         coded = (
-            self.pushes.code(call.key, array, call.slices) if self.pushes and call.head.op == PsOp.GRADIENT else None
+            self.pushes.code(call.key, call.array, call.slices)
+            if self.pushes and call.head.op == PsOp.GRADIENT
+            else None
         )
         for part in call.slices:
-            head = call.head._replace(
-                number=part.number, slice_elements=part.high - part.low, source=part.source, sink=part.sink
-            )
-            has_values = carries and part.source in (EVERYBODY, self.rank) and part.number not in ahead  # else dropped
-            data: Buffer = values[part.low * itemsize : part.high * itemsize] if has_values else b""
+            data = b"" if part.number in ahead else self._values(call, part)  # else dropped
             if coded is not None:
                 data = coded[part.number]
             if part.sink in (EVERYBODY, self.rank):
                 call.waiting.add(part.number)
-            ticket = self._send(self.config.workers + part.server, head, data)
-            call.tickets.add(ticket)
-            self._owners[ticket] = call
+            self._push(call, part, call.head, data)
         if ahead:
             self.counters["pushes_saved"] += len(ahead)
         for sender, answer, result in ahead.values():
             self._take_result(sender, answer, result)
+
+    def _values(self, call: PsCall, part: ServerSlice) -> Buffer:
+        """This worker's part in a slice."""
+        if (
+            call.head.op in (PsOp.BARRIER, PsOp.PULL)
+            or part.source not in (EVERYBODY, self.rank)
+            or not len(call.array)
+        ):
+            return b""
+        itemsize = call.array.dtype.itemsize
+        return call.array.data.cast("B")[part.low * itemsize : part.high * itemsize]
+
+    def _push(self, call: PsCall, part: ServerSlice, head: Head, data: Buffer) -> None:
+        ticket = self._send(self._member_of(head, part), slice_head(head, part), data)
+        call.tickets.add(ticket)
+        self._owners[ticket] = call
+
+    def _member_of(self, head: Head, part: ServerSlice) -> int:
+        """The member that has a slice now."""
+        return self.config.workers + self._sharding.server_of(head.key, part, self._losses.moved)
 
     def _awaited(self, sender: int, head: Head) -> tuple[PsCall, ServerSlice] | None:
         """The slice that an answer is for, if we wait for it."""
@@ -348,13 +340,18 @@ class PsWorker:
             return None
         part = call.slices[head.number]
         same = head.op == call.head.op and head.slice_elements == part.high - part.low
-        return (call, part) if same and sender == self.config.workers + part.server else None
+        return (call, part) if same and sender == self._member_of(head, part) else None
 
     def _answered(self, sender: int, head: Head, data: Buffer) -> None:
         match = self._awaited(sender, head)
         if match is None:
             self.counters["ignored"] += 1
             return
+        if self.config.moves and head.key >= AUTOMATIC:
+            lag, count = divmod(head.clock, LAG_MAX + 1)
+            head = head._replace(clock=count)
+            if lag < LAG_MAX:
+                self._losses.forget(head.key - AUTOMATIC - lag)
         self._accept(sender, *match, head, data)
 
     def _take_result(self, sender: int, head: Head, data: Buffer) -> None:
@@ -389,6 +386,8 @@ class PsWorker:
             self.counters["delay_most"] = max(self.counters["delay_most"], head.clock)
         else:
             call.count = head.clock if call.count == 0 else min(call.count, head.clock)
+        if self.config.moves:
+            call.results[part.number] = data if part.source == EVERYBODY else b""
         call.waiting.discard(part.number)
         self._end_if_done(call)
 
@@ -400,7 +399,121 @@ class PsWorker:
 
     def _end_if_done(self, call: PsCall) -> None:
         if not call.waiting and not call.tickets and self._calls.pop(call.key, None) is not None:
+            if self.config.moves:
+                slices = [RetainedSlice(part, *self._again(call, part, finished=True)) for part in call.slices]
+                self._losses.retain(name_of(call.head), slices)
             self._finished.append(PsCallFinished(call, None))
+
+    # ---- lost servers (L11 to L15)
+
+    @property
+    def _live(self) -> list[int]:
+        """Members that are servers, and not lost as far as we know."""
+        return [member for member in self._servers if member - self.config.workers not in self._losses.lost]
+
+    def lost_servers(self) -> list[int]:
+        """Members that the mesh must give up, each once: what they still send is of no use."""
+        lost, self._unreported = self._unreported, []
+        return lost
+
+    def _check_moving(self, kind: str, key: int | None) -> None:
+        if kind in ("init", "push_pull", "pull"):
+            raise ValueError(f"{kind}: weights at servers don't move to others; leave out on_server_loss")
+        if key is not None and kind != "allreduce":
+            raise ValueError(f"{kind}: where slices of a lost server move, only allreduce takes a key")
+        if key is not None and len(self._rounds) >= KEYS_MAX and key not in self._rounds:
+            raise ValueError(f"key {key}: where slices of a lost server move, {KEYS_MAX} keys at most")
+
+    def _clock(self, code: PsOp, number: int) -> int:
+        if self.config.moves and number >= AUTOMATIC:
+            return number - AUTOMATIC - min(self._lowest, number - AUTOMATIC)
+        return (self._clocks if code == PsOp.GRADIENT else self._rounds).get(number, 0)
+
+    @property
+    def _lowest(self) -> int:
+        """Of calls without a key, the lowest number that we haven't finished."""
+        return min((key - AUTOMATIC for key in self._calls if key >= AUTOMATIC), default=self._unkeyed_calls)
+
+    def _lose(self, server: int, reason: str, now_ns: int) -> None:
+        words = f"{self._who(server)} is lost: {reason}"
+        if not self.config.moves:
+            self._fail(words, told_by=server)
+            return
+        self.notices.append(words)
+        self._lose_all(frozenset({server - self.config.workers}), now_ns)
+
+    def _is_standing(self, sender: int, head: Head | None) -> bool:
+        words = head is not None and head.kind == PsMessageKind.SERVER_LOST and self.failure is None
+        return words and self.config.moves and sender < self.config.workers
+
+    def _take_standing(self, sender: int, data: Buffer, now_ns: int) -> None:
+        try:
+            standing = standing_from_bytes(data, self.config.servers)
+        except ValueError as error:
+            self._fail(f"{self._who(sender)} sent {error}")
+            return
+        self._losses.note(sender, standing)
+        for server in sorted(standing.lost - self._losses.lost):
+            self.notices.append(f"{self._who(self.config.workers + server)} is lost: {self._who(sender)} says so")
+        self._lose_all(standing.lost, now_ns)
+
+    def _lose_all(self, servers: frozenset[int], now_ns: int) -> None:
+        """Tell the others where we stand without these servers, too; go on once all have."""
+        unfinished = {key: -1 for key in self._calls if key < AUTOMATIC}
+        for call in self._waiting:
+            unfinished.pop(call.key, None)
+        lowest = {key: count + unfinished.get(key, 0) for key, count in self._rounds.items()}
+        new = sorted(servers - self._losses.lost)
+        if (standing := self._losses.add(servers, {**lowest, AUTOMATIC: self._lowest})) is not None:
+            for server in new:
+                self._liveness.drop(self.config.workers + server)
+                self._unreported.append(self.config.workers + server)
+            self.counters["lost_servers"] += len(new)
+            head = Head(PsMessageKind.SERVER_LOST, priority=URGENT)
+            for other in set(range(self.config.workers)) - {self.rank}:
+                self._send(other, head, standing.to_bytes())
+        self._go_on_without(now_ns)
+
+    def _go_on_without(self, now_ns: int) -> None:
+        """Once all stand alike, push what lost servers had to those that have it now, and begin what waited."""
+        losses = self._losses
+        if losses.agreed or self.failure is not None:
+            return
+        if not self._live:
+            self._fail("no server is left")
+        elif leavers := sorted(losses.missing & self._leavers):
+            self._fail(f"{', '.join(map(self._who, leavers))} left, and may have had results that a lost server had")
+        if losses.missing or self.failure is not None:
+            return
+        before = losses.moved
+        lowest = losses.move()
+
+        def moves(head: Head, part: ServerSlice) -> bool:
+            return self._sharding.server_of(head.key, part, before) in losses.moved
+
+        for part, head, data in losses.retained_from(lowest):
+            if moves(head, part):
+                self._send(self._member_of(head, part), slice_head(head, part), data)
+                self.counters["moved_slices"] += 1
+        waiting, self._waiting = self._waiting, []
+        for call in self._calls.values():
+            for part in call.slices if call not in waiting else ():
+                if moves(call.head, part):
+                    self._push(call, part, *self._again(call, part))
+                    self.counters["moved_slices"] += 1
+        self._moved_ns = now_ns
+        for call in waiting:
+            self._start(call)
+
+    def _again(self, call: PsCall, part: ServerSlice, *, finished: bool = False) -> tuple[Head, Buffer]:
+        """What this worker pushes of a slice if another server gets it: the result, if it has it, else what it gave
+        (L14). finished: the caller has its array again."""
+        held = part.number in call.results
+        head = call.head._replace(kind=PsMessageKind.HELD) if held else call.head
+        if held and part.source != self.rank:
+            return head, call.results[part.number]
+        values = self._values(call, part)
+        return head, bytes(values) if finished else values
 
     # ---- failures
 
@@ -409,7 +522,7 @@ class PsWorker:
         if self.failure is not None:
             return
         head = Head(PsMessageKind.FAIL, root=missing[0] if missing else EVERYBODY, priority=URGENT)
-        for server in self._servers:
+        for server in self._live:
             if server != told_by:
                 self._send(server, head, words.encode()[:WORDS_MAX])
         self._end(AggregationFailed(f"{self._who(self.rank)}: {words}", job=self._job, missing=missing))
@@ -420,6 +533,7 @@ class PsWorker:
         self._calls.clear()
         self._owners.clear()
         self._ahead.clear()
+        self._waiting.clear()
 
     # ---- messages
 
@@ -436,37 +550,3 @@ class PsWorker:
 def _lies_in(data: Buffer, view: memoryview) -> bool:
     """Whether `data` is that memory already."""
     return isinstance(data, memoryview) and address_of(data) == address_of(view)
-
-
-def op_of(kind: str, array: Array, op: str, root: int, target: Array | None, workers: int) -> PsOp:
-    """The operation of the servers. Raises ValueError for one that they lack."""
-    if kind not in KINDS:
-        raise ValueError(f"call '{kind}': one of {', '.join(KINDS)}")
-    code = _OP_OF_KIND.get(kind)
-    if code is None:
-        if op not in OPS:
-            raise ValueError(f"op '{op}': one of {', '.join(OPS)}")
-        code = OPS[op]
-    into = array if target is None else target
-    for values in (array, into):
-        if values.ndim != 1 or not values.flags.c_contiguous or values.dtype not in DTYPES:
-            raise ValueError(f"{kind}: a 1-D C-contiguous array of {', '.join(d.name for d in DTYPES)}")
-        if values.dtype != array.dtype or len(values) != len(array):
-            raise ValueError(f"{kind}: target has {len(values)} {values.dtype}, not {len(array)} {array.dtype}")
-    if target is not None and kind not in ("allreduce", "push_pull"):
-        raise ValueError(f"{kind}: works in place")
-    _check_values(kind, code, op, array, into)
-    if kind != "allreduce" and not 0 <= root < workers:
-        raise ValueError(f"root {root}: 0 to {workers - 1}")
-    return code
-
-
-def _check_values(kind: str, code: PsOp, op: str, array: Array, into: Array) -> None:
-    if not into.flags.writeable:
-        raise ValueError(f"{kind}: the result needs a writable array")
-    if code in (PsOp.AVG, PsOp.KEEP, PsOp.GRADIENT, PsOp.PULL) and array.dtype.kind != "f":
-        raise ValueError(f"{kind} {op if code == PsOp.AVG else ''}: of float32 and float64, not {array.dtype}")
-    if code in COMBINING and array.dtype not in SUMMED:
-        raise ValueError(f"{kind}: {array.dtype} can't be combined")
-    if code in (PsOp.KEEP, PsOp.GRADIENT, PsOp.PULL) and not len(array):
-        raise ValueError(f"{kind}: an array without elements")

@@ -4,9 +4,11 @@ A longer array becomes a multiple of k slices of equal size, assigned to the k s
 transfer the same number of bytes, to within an element per slice. A shorter one goes whole to one server: that of its
 key modulo k, or, if the tensors are declared, the server with the fewest bytes so far (largest tensors first). The
 first slice of a key always goes to the same server, whatever the call: there, calls that don't match are detected.
+
+The cut never changes. A slice whose server is lost has another one (L11 of PROTOCOL.md), `Sharding.server_of`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from transport.ps.ps_messages import EVERYBODY
@@ -25,16 +27,30 @@ class ServerSlice(NamedTuple):
 
 
 class Sharding:
-    """servers: k. slice_elements: most of a slice. tensor_bytes: sizes of declared tensors, keys 0, 1, …"""
+    """servers: k. slice_elements: most of a slice. tensor_bytes: sizes of declared tensors, keys 0, 1, … spares:
+    further servers, numbered from k, for slices of those that are lost."""
 
-    def __init__(self, servers: int, slice_elements: int, tensor_bytes: Sequence[int] = ()) -> None:
+    def __init__(self, servers: int, slice_elements: int, tensor_bytes: Sequence[int] = (), *, spares: int = 0) -> None:
         self.servers = servers
+        self.spares = spares
         self.slice_elements = slice_elements
         self._first = _balance(servers, tensor_bytes, 4 * slice_elements)
 
     def first_server(self, key: int) -> int:
         """The server of a key's first slice."""
         return self._first[key] if key < len(self._first) else key % self.servers
+
+    def server_of(self, key: int, part: ServerSlice, lost: Collection[int]) -> int:
+        """The server that a slice has without those that are lost (L11): its own; else the first that lives of the
+        spares, and then of the others, in an order that is fixed for the slice. So what one loss has moved stays where
+        it is at the next, and the slices of a lost server go to all others in turn. Not all may be lost."""
+        home = part.server
+        if home not in lost:
+            return home
+        spares = (self.servers + (home + place) % self.spares for place in range(self.spares))
+        turn, rest = key // self.servers + part.number // self.servers, self.servers - 1
+        following = ((home + 1 + (turn + place) % rest) % self.servers for place in range(rest))
+        return next(server for servers in (spares, following) for server in servers if server not in lost)
 
     def cut(self, key: int, elements: int, source: int = EVERYBODY, sink: int = EVERYBODY) -> list[ServerSlice]:
         """The slices of an array that is treated alike throughout. No elements make one empty slice."""

@@ -32,7 +32,7 @@ from transport.meshes.mesh import (
     MessageSent,
     Place,
 )
-from transport.meshes.mesh_base import MeshBase
+from transport.meshes.mesh_base import GIVEN_UP, MeshBase
 from transport.meshes.mesh_opening import BoundPlace
 from transport.meshes.tcp_gathering import TcpGathering, TcpOptions, exchange, listen
 from transport.rdma.provider import default_provider, open_context
@@ -268,6 +268,12 @@ class RdmaMesh(MeshBase):
             self._events.append(MessageSent(ticket))
             return
         flows[flow].outbox.append(_Message(head, np.frombuffer(data, np.uint8), ticket))
+
+    def give_up(self, member: int) -> None:
+        """See `Mesh.give_up`."""
+        self._require_open()
+        if (flows := self._peers.get(member)) is not None:
+            self._lose(flows[0], GIVEN_UP)
 
     def _pump(self, peer: _Peer) -> None:
         """Post what there are credits for."""

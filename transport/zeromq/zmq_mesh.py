@@ -35,7 +35,7 @@ from transport.meshes.mesh import (
     MessageSent,
     Place,
 )
-from transport.meshes.mesh_base import MeshBase
+from transport.meshes.mesh_base import GIVEN_UP, MeshBase
 from transport.meshes.mesh_handshake import HandshakeKind
 from transport.meshes.mesh_opening import BoundPlace
 from transport.zeromq.keys import Keys, as_keys
@@ -207,6 +207,12 @@ class ZeroMqMesh(MeshBase):
             peer.flows[flow].queue.append((head, data, ticket))
             self._dirty[flow % len(peer.flows), to] = peer.flows[flow]
 
+    def give_up(self, member: int) -> None:
+        """See `Mesh.give_up`."""
+        self._require_open()
+        if (peer := self._peers.get(member)) is not None:
+            self._lose(peer, GIVEN_UP, self._events)
+
     def _flush(self) -> None:
         for place in sorted(self._dirty) if self.classes else list(self._dirty):  # The most urgent flow goes first.
             flow = self._dirty[place]
@@ -276,7 +282,7 @@ class ZeroMqMesh(MeshBase):
     def receive(self, place: Place | None = None) -> Sequence[Event]:
         """See `Mesh.receive`. `place` is never asked: data lies in libzmq's memory, or in a copy if it is short."""
         self._require_open()
-        events: list[Event] = []
+        events = self._take_events()
         self._flush()
         self._report_sent(events)
         self._take_messages(events)
@@ -396,7 +402,7 @@ class ZeroMqMesh(MeshBase):
         """See `Mesh.wait`."""
         self._require_open()
         self._flush()
-        if self._returned or self._early:
+        if self._returned or self._early or self._events:
             return True
         for peer in self._peers.values():
             if peer.fading_ns is not None:

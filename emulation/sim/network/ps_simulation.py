@@ -10,9 +10,10 @@ from emulation.sim.network.switched_network import SwitchedNetwork
 from transport.group.method_name import flows
 from transport.ps.colocated import FOR_SERVER, Colocated
 from transport.ps.config import BACKUP, PsConfig
+from transport.ps.ps_calls import PsCall
 from transport.ps.ps_messages import HEAD_BYTES, begins_transfer
 from transport.ps.ps_server import PsServer
-from transport.ps.ps_worker import PsCall, PsWorker
+from transport.ps.ps_worker import PsWorker
 
 
 class PsSimulation(Simulation):

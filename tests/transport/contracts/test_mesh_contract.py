@@ -388,6 +388,26 @@ while True:
 """
 
 
+def test_a_member_that_is_given_up_holds_nothing_back(gather: Gather) -> None:
+    """Member 1 never looks at its mesh, as one that is stopped."""
+    here, _, there = gather(3)
+    data = random_bytes(4 << 20)
+    for ticket in range(20):
+        here.send(1, b"lost", data, ticket)
+    early = [event for _ in range(50) for event in here.receive()]
+    here.give_up(1)
+    here.give_up(1)
+    here.send(2, b"next", data, 20)
+    here.send(1, b"late", data, 21)
+    events = turn(
+        [here, there],
+        lambda found: count(MessageSent, early + found[0]) == 22 and count(MessageReceived, found[1]) == 1,
+    )
+    assert {event.ticket for event in early + events[0] if isinstance(event, MessageSent)} == set(range(22))
+    assert [event.member for event in events[0] if isinstance(event, MemberLost)] == [1]
+    assert received(events[1]) == [(0, b"next", data)]
+
+
 def test_a_killed_process_is_lost_and_its_tickets_come_back(kind: MeshKind, request: pytest.FixtureRequest) -> None:
     addresses = free_addresses(2)
     name = next(name for name, one in KINDS.items() if one is kind)

@@ -10,9 +10,9 @@ from tests.shared.ps_world import World, changed
 from transport.contracts.group_contract import Array
 from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import ASP, BACKUP, BSP, SSP, PsConfig, config_from_bytes
+from transport.ps.ps_calls import PsCallFinished
 from transport.ps.ps_messages import EVERYBODY, Head, PsMessageKind, PsOp, unpack
 from transport.ps.ps_server import PsServer
-from transport.ps.ps_worker import PsCallFinished
 
 LONG_S = 16.0  # above dead_after_s and what an outage so long costs beside
 WORKERS, SERVERS = 3, 2

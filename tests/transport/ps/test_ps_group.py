@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -23,6 +24,7 @@ from switchagg.calls.call_request import own_shard
 from switchagg.errors import AggregationFailed, JobError
 from tests.transport.contracts.meshes import free_addresses
 from transport.group.group_opening import open_group
+from transport.group.method_name import links_of
 from transport.group.ps_group import (
     PsClient,
     PsGroup,
@@ -322,6 +324,45 @@ def listens(process: subprocess.Popen[str], address: tuple[str, int]) -> None:
             return
         time.sleep(0.02)
     raise AssertionError(f"no server listens at {address}")
+
+
+@pytest.mark.parametrize(
+    ("blow", "link"), list(zip(cycle((signal.SIGKILL, signal.SIGSTOP)), links_of("ps"), strict=False))
+)
+def test_sums_go_on_at_the_other_servers_when_one_is_killed_or_stopped(link: str, blow: signal.Signals) -> None:
+    """Three server processes, several calls under way; the second one is struck while megabytes are on their way, and
+    what it had is asked of the others."""
+    job, calls, elements = Job(2, 3, link), 20, 250_000
+    struck = threading.Event()
+
+    def work(rank: int, group: Any) -> list[int]:
+        arrays = [np.full(elements, (rank + 1) << call % 20, np.int64) for call in range(calls)]
+        futures = []
+        for call, array in enumerate(arrays):
+            if call == 10 and rank == 0:
+                futures[4].result(JOIN_S)
+                processes[1].send_signal(blow)
+                struck.set()
+            futures.append(group.allreduce(array, key=call if call < 5 else None))
+        for future in futures:
+            future.result(JOIN_S)
+        group.barrier().result(JOIN_S)
+        counted.append(group.counters["lost_servers"])
+        return [call for call, array in enumerate(arrays) if not (array == 3 << call % 20).all()]
+
+    counted: list[int] = []
+    config = PsConfig(2, 3, on_server_loss="move", heartbeat_s=0.3, dead_after_s=0.5)
+    processes = [start_server(job, "--number", str(number)) for number in range(3)]
+    try:
+        acts = [lambda rank=rank: job.work(rank, work, config) for rank in range(2)]  # type: ignore[misc]
+        assert all_at_once(acts) == [[], []]
+        assert struck.is_set()
+        assert counted == [1, 1]
+        assert [processes[number].wait(JOIN_S) for number in (0, 2)] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
 def test_the_server_command_ends_when_its_job_is_done() -> None:

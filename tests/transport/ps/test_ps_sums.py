@@ -12,9 +12,10 @@ from transport.contracts.group_contract import Array
 from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import BACKUP, PsConfig
 from transport.ps.ps_arithmetic import NumpyArithmetic
+from transport.ps.ps_calls import PsCallFinished
 from transport.ps.ps_messages import AUTOMATIC, EVERYBODY, Head, PsMessageKind
 from transport.ps.ps_server import PsServer
-from transport.ps.ps_worker import PsCallFinished, PsWorker
+from transport.ps.ps_worker import PsWorker
 
 
 def values(rank: int, elements: int, dtype: str = "float32", seed: int = 0) -> Array:

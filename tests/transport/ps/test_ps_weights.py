@@ -10,9 +10,9 @@ from transport.contracts.group_contract import Array
 from transport.meshes.mesh import OutgoingMessage
 from transport.ps.config import ASP, BACKUP, BSP, DC_ASGD, SSP, PsConfig
 from transport.ps.ps_arithmetic import NumpyArithmetic
+from transport.ps.ps_calls import PsCallFinished
 from transport.ps.ps_messages import PsMessageKind, PsOp, unpack
 from transport.ps.ps_server import PsServer
-from transport.ps.ps_worker import PsCallFinished
 
 Place = tuple[int, int, int]
 """Server, key, slice."""
