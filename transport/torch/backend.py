@@ -490,12 +490,15 @@ class SwitchProcessGroup(Collectives):
             limit_s = min(FORM_S, self._limit_s())
             try:
                 self.membership.meet(limit_s)
+                self.membership.on_death = lambda: self.rendezvous.cancelled.set()  # who waits for it waits in vain
                 self.form_again(store, rank, size, limit_s)
                 return generation
             except Exception as error:
                 if time.monotonic() > deadline:
                     raise
                 logger.warning("elastic: generation %d did not begin: %s", generation.generation, error)
+            finally:
+                self.membership.on_death = None
             suspects = getattr(self.reducer.errored, "missing", ())
             generation = self.membership.next(step, max(0.0, deadline - time.monotonic()), suspects)
 

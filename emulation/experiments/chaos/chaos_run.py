@@ -39,7 +39,7 @@ GRACE_S = 10.0
 START_S = 60.0
 ATTEMPTS = 3
 SHOWN_ERRORS = 4
-REPLAYED_LAPS = 100
+REPLAYED_LAPS = 30
 """How many laps of an elastic job are trained again to compare them, at most."""
 
 LATE = "no heartbeat for|has not answered for|taken for dead"
@@ -228,7 +228,7 @@ class ChaosRun:
                 return self._over
             since_ns = max(hit_ns, self._undone_ns)
             all_back = self._quiet and self._ledger.first_done_ns(since_ns, self.options.workers) is not None
-            return all_back or self._over
+            return all_back or (self._over and self._quiet)  # an elastic job whose ranks are all dead begins anew
 
         ranks = range(self.options.workers)
         if not self._wait_for(settled, limit_s):
@@ -242,7 +242,7 @@ class ChaosRun:
         if outcome == WENT_ON and FaultOutcome.ENDS in expected:
             self._surprise(group[0], "the job went on", {})
         if outcome == COST_A_STEP and expected == {FaultOutcome.SAME_BITS}:
-            self._surprise(group[0], "the ranks formed a new generation", {})
+            self._surprise(group[0], "the ranks formed a new generation", {}, is_late=True)
         if outcome != ENDED:
             return
         if {FaultOutcome.ENDS, FaultOutcome.EITHER}.isdisjoint(expected):
@@ -393,11 +393,12 @@ class ChaosRun:
             f"{self._where}, start {self.result.starts}: rank {names} neither went on nor ended within {limit_s:.0f} s"
         )
 
-    def _surprise(self, event: ChaosEvent, what: str, errors: dict[int, str]) -> None:
+    def _surprise(self, event: ChaosEvent, what: str, errors: dict[int, str], is_late: bool = False) -> None:
+        """is_late: a machine that is too busy could be why, whatever the errors say."""
         texts = [f"rank {rank}: {error}" for rank, error in sorted(errors.items())][:SHOWN_ERRORS]
         line = f"event {event.number} ({event}), start {self.result.starts}: {what}"
-        late = any(re.search(LATE, error) for error in errors.values())
-        if late and self._starved_s >= self.options.lease_s / 2:
+        is_late = is_late or any(re.search(LATE, error) for error in errors.values())
+        if is_late and self._starved_s >= self.options.lease_s / 2:
             line += f" (processors or disks kept threads waiting for {self._starved_s:.1f} s)"
             lines = self.result.disturbed
         else:

@@ -222,6 +222,7 @@ class ChaosSite:
         """Waits for one that was killed: on a busy machine its end takes a while."""
         if process.pid in self._dying:
             process.wait(END_S)
+            self._dying.remove(process.pid)
         return process.poll() is not None
 
     def restart_switch(self, switch: int) -> None:

@@ -114,7 +114,10 @@ def test_nobody_waits_for_a_process_that_dies_as_it_joins(processes: Processes) 
         time.sleep(0.01)
     waits = [processes.later(member.next, 4, LIMIT_S) for member in (a, b)]
     assert {wait.result().members[2] for wait in waits} == {joined.result().members[2]} == {c.identity}
+    deaths = threading.Event()
+    a.on_death = deaths.set
     c.close()  # it dies
+    assert deaths.wait(LIMIT_S)
     for wait in [processes.later(member.meet, 1000.0) for member in (a, b)]:
         with pytest.raises(dist.DistBackendError, match="rank 2 of 3 did not come"):
             wait.result()

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -69,6 +69,8 @@ class MembershipRounds:
         self._past: set[str] = set()  # who has been in a generation: none of them joins, but under a new identity
         self._joins = 0  # how many entries there are, as far as `_joiners` goes
         self._closed = threading.Event()
+        self.on_death: Callable[[], None] | None = None
+        """Called while a member of this generation is dead, about once a beat."""
         self._count = 0
         self._looked_s = time.monotonic()
         self._look()
@@ -250,3 +252,6 @@ class MembershipRounds:
                 beat = self._beats.get(identity)
                 if beat is None or slept or beat.value != value:
                     self._beats[identity] = _Beat(value, now_s, beat is not None and beat.value != value)
+            is_dead = any(member != self.identity and self._is_dead(member) for member in members)
+        if is_dead and (on_death := self.on_death) is not None:
+            on_death()
