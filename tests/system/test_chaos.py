@@ -1,6 +1,7 @@
 """`switchagg chaos` with a fixed seed: what it finds, what it writes, and that it leaves nothing, also after Ctrl-C."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -21,16 +22,19 @@ COMMAND = [sys.executable, "-m", "emulation.cli.main", *WORDS.split()]
 LIMIT_S = 400.0
 
 
-def begin(*words: str) -> Any:
-    return Forked([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def begin(folder: Path, *words: str) -> Any:
+    """A run whose files of the moment are in this folder."""
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    return Forked([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def test_an_elastic_job_meets_the_events_of_a_seed_and_leaves_nothing(
     requires_root_namespaces: None, tmp_path: Path
 ) -> None:
     kinds = "worker-kill,switch-kill,link-flap,forged-packets"
-    words = ["--elastic", "--seed", "140", "--events", "4", "--kinds", kinds, "--report", str(tmp_path)]
-    process = begin(*words)
+    process = begin(
+        tmp_path, "--elastic", "--seed", "140", "--events", "4", "--kinds", kinds, "--report", str(tmp_path)
+    )
     out, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, f"{out}\n{errors}"
     report = json.loads((tmp_path / "chaos.json").read_text())
@@ -49,9 +53,8 @@ def test_an_elastic_job_meets_the_events_of_a_seed_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("words", [["--kinds", "worker-kill"], ["--elastic", "--kinds", "worker-kill,link-cut"]])
-def test_an_interrupt_removes_all(requires_root_namespaces: None, words: list[str]) -> None:
-    before = set(Path("/tmp").glob("switchagg-chaos-*"))
-    process = begin(*words)
+def test_an_interrupt_removes_all(requires_root_namespaces: None, tmp_path: Path, words: list[str]) -> None:
+    process = begin(tmp_path, *words)
     guard = threading.Timer(LIMIT_S, process.kill)
     guard.start()
     try:
@@ -63,4 +66,4 @@ def test_an_interrupt_removes_all(requires_root_namespaces: None, words: list[st
         guard.cancel()
     assert process.wait(LIMIT_S) == 130
     assert "everything it had started is stopped" in rest
-    assert set(Path("/tmp").glob("switchagg-chaos-*")) == before
+    assert list(tmp_path.iterdir()) == []

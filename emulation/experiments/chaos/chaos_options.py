@@ -100,6 +100,8 @@ class ChaosOptions:
             raise RunFailed(f"--standby {self.standby}: to go from one switch to the next a job needs a --fallback")
         if not 0 <= self.standby <= STANDBY_MAX:
             raise RunFailed(f"--standby {self.standby}: 0 to {STANDBY_MAX}")
+        if self.elastic and self.name.secret:
+            raise RunFailed(f"--elastic --method {self.method}: no rank can go on with secret sums when one dies")
         if METHODS[self.name.method].loses:
             raise RunFailed(f"--method {self.method}: its sums may lack values, so no sum can be checked")
 

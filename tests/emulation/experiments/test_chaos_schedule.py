@@ -75,6 +75,7 @@ def test_a_run_has_only_what_its_place_and_method_can_meet() -> None:
         ({"workers": 1}, "--workers 1: 2 to 64"),
         ({"place": "moon"}, "--on moon"),
         ({"method": "mlt"}, "may lack values"),
+        ({"method": "switch+secret", "elastic": True}, "no rank can go on with secret sums"),
     ],
 )
 def test_impossible_options_are_refused(values: dict[str, object], message: str) -> None:
