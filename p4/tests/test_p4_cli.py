@@ -230,7 +230,7 @@ def served(tmp_path: Path) -> Iterator[tuple[ControlledSwitch, PromptServer, str
 def exchange(server: PromptServer, client: socket.socket, data: bytes, lines: int) -> list[Any]:
     """What so many lines answer, decoded; the server is served meanwhile."""
     client.setblocking(False)
-    received, deadline = b"", time.monotonic() + 20
+    received, deadline = b"", time.monotonic() + 120
     while received.count(b"\n") < lines and time.monotonic() < deadline:
         if data:
             with contextlib.suppress(BlockingIOError, ConnectionError):  # the answer may come before all is read
@@ -250,7 +250,7 @@ def exchange(server: PromptServer, client: socket.socket, data: bytes, lines: in
 
 def clients_become(server: PromptServer, count: int) -> bool:
     """Whether so many clients are connected, after a while; commands are carried out meanwhile."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while len(server.clients) != count and time.monotonic() < deadline:
         server.turns.serve()
         time.sleep(0.01)
@@ -319,7 +319,7 @@ def test_few_pieces_of_work_a_turn(served: tuple[ControlledSwitch, PromptServer,
     with ThreadPoolExecutor(20) as pool:
         for _ in range(20):
             pool.submit(server.turns.carry_out, lambda: done.append("done"))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while len(server.turns._waiting) < 20 and time.monotonic() < deadline:
             time.sleep(0.01)
         with server.turns._lock:

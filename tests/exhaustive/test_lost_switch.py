@@ -25,8 +25,6 @@ from switchagg.failover.part_rows import PartRows, RetainedParts
 from switchagg.failover.recovery_rounds import host_rounds, recovery_rounds
 from switchagg.job import JobConfig, StreamConfig
 
-pytestmark = pytest.mark.long
-
 # ---- what ranks hold
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from emulation.testbed.mininet.services import ServiceProcess
 
@@ -140,9 +141,9 @@ for _ in range(5):
 """
     run(net, 0, sys.executable, "-S", "-c", send)
     expected = 5 * segments * (payload_bytes + 42)
-    deadline = time.monotonic() + 10  # what was queued may still be leaving
-    while net.counters()[1].down_bytes - before[1].down_bytes < expected and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(
+        lambda: net.counters()[1].down_bytes - before[1].down_bytes >= expected
+    )  # what was queued may still be leaving
     after = net.counters()
     assert after[0].up_bytes - before[0].up_bytes == expected
     assert after[0].up_packets - before[0].up_packets == 5 * segments

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import comes
 
 from emulation.testbed import netns
 
@@ -81,10 +82,7 @@ def nothing_is_left() -> Iterator[None]:
     """No node, no interface; namespaces vanish with the last process in them, a moment later."""
     before = (nodes(), interfaces())
     yield
-    deadline = time.monotonic() + 10
-    while (nodes(), interfaces()) != before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert (nodes(), interfaces()) == before
+    assert comes(lambda: (nodes(), interfaces()) == before), (nodes(), interfaces())
 
 
 def start(fate: str = "pass") -> subprocess.Popen[str]:
@@ -99,10 +97,7 @@ def start(fate: str = "pass") -> subprocess.Popen[str]:
 
 
 def all_gone(pids: list[int]) -> bool:
-    deadline = time.monotonic() + 10
-    while any(map(is_alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not any(map(is_alive, pids))
+    return comes(lambda: not any(map(is_alive, pids)))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

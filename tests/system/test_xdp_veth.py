@@ -11,11 +11,11 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from typing import Any
 
 import numpy as np
 import pytest
+from waiting import until
 
 from emulation.testbed import netns
 from emulation.testbed.mininet.services import switchagg_command
@@ -226,9 +226,7 @@ def test_checksums_at_their_edges(last: int) -> None:
             for rank in (1 - last, last):
                 sent = data(chunk, value) if rank == last else data(chunk, 0, rank=rank)
                 sending[rank].sendto(sent, AT)
-                end = time.monotonic() + 20
-                while rank not in switch.seen(chunk % 2, chunk // 2 % 2).ranks:
-                    assert time.monotonic() < end
+                until_seen(switch, rank, chunk % 2, chunk // 2 % 2)
             expected = data(chunk, value, result=True)
             for raw, worker in zip(arriving, WORKERS, strict=True):
                 while (frame := raw.recv(200))[23] != 17:  # UDP
@@ -250,9 +248,7 @@ def test_requests_without_checksum(last: int) -> None:
             packet = Packet(5, 9, 0, 0, Op.SUM, chunk % 2, chunk // 2 % 2, chunk, values)
             for rank in (1 - last, last):
                 sending[rank].sendto(encode(dataclasses.replace(packet, rank=rank)), AT)
-                end = time.monotonic() + 20
-                while rank not in switch.seen(chunk % 2, chunk // 2 % 2).ranks:
-                    assert time.monotonic() < end
+                until_seen(switch, rank, chunk % 2, chunk // 2 % 2)
             expected = encode(dataclasses.replace(packet, rank=last, values=2 * values, result=True))
             for socket_of, raw, worker in zip(sending, arriving, WORKERS, strict=True):
                 assert socket_of.recv(200) == expected
@@ -263,12 +259,14 @@ def test_requests_without_checksum(last: int) -> None:
         assert switch.counters()["drop_checksum"] == 0
 
 
+def until_seen(switch: XdpSwitch, rank: int, slot: int, version: int) -> None:
+    until(lambda: rank in switch.seen(slot, version).ranks)
+
+
 def send_and_wait(switch: XdpSwitch, sending: list[socket.socket], packet: Packet) -> None:
     """Send it, and wait until its rank is seen."""
     sending[packet.rank].sendto(encode(packet), AT)
-    end = time.monotonic() + 20
-    while packet.rank not in switch.seen(packet.slot, packet.version).ranks:
-        assert time.monotonic() < end
+    until_seen(switch, packet.rank, packet.slot, packet.version)
 
 
 @pytest.mark.parametrize(
@@ -560,9 +558,7 @@ def test_a_worker_s_address_on_another_port_gets_no_results() -> None:
         assert heard_from(0) == "0 -"
         assert heard_from(1) == "0 -"
         net.switch.sh("ip link set p0 down")
-        deadline = time.monotonic() + 10
-        while heard_from(1) != "1 -" and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: heard_from(1) == "1 -")
         assert learnt() == "1 -"
         switch.stdin.close()
         assert switch.wait(20) == 0
@@ -578,8 +574,5 @@ def test_it_takes_its_own_traffic_only() -> None:
             "sock.sendto(bytes(4000), ('10.77.0.254', 5556))"
         )
         log_until(daemon, "past the program, the first from 10.77.0.1")
-        deadline = time.monotonic() + 10
-        while (counters := net.status()["data_counters"])["drop_unknown_sender"] != 1 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert counters["drop_unknown_sender"] == 1
+        until(lambda: net.status()["data_counters"]["drop_unknown_sender"] == 1)
         assert bpf.missing() == ""

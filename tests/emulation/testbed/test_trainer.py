@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pytest
 from torch_forks import Forked
+from waiting import until
 
 from emulation.results.results import gradient_delays
 from emulation.scenario.scenario import parse
@@ -419,9 +420,7 @@ def test_signals_end_a_trainer_at_once(start: Callable[..., list[TrainerProcess]
     """Also in the middle of a wait inside torch: rank 2 never comes. Others notice the end of rank 0."""
     members = start(*(configuration(rank, workers=3) for rank in range(2)))
     for member, number in ((members[1], signal.SIGINT), (members[0], signal.SIGTERM)):
-        deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline and not listens_or_waits(member):
-            time.sleep(0.05)
+        until(lambda member=member: listens_or_waits(member))  # type: ignore[misc]
         member.child.process.send_signal(number)
         assert member.child.process.wait(10) == -number
 

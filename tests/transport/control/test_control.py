@@ -8,7 +8,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ import msgspec
 import pytest
 import zmq
 from hypothesis import given
+from waiting import until
 
 from switchagg.aggregator import SlotView
 from switchagg.controller.admission import Controller
@@ -163,13 +164,6 @@ def clients(*heard: RecordedMember) -> Iterator[tuple[RecordedMember, ...]]:
     finally:
         for each in heard:
             each.client.close()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < end, "did not come true"
-        time.sleep(0.01)
 
 
 # ---- messages

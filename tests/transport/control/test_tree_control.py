@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from waiting import until
 
 from switchagg.calls.call_request import CallRequest
 from switchagg.dataplane.plane_kinds import DATAPLANES
@@ -27,13 +28,6 @@ LIVENESS_S = 60.0
 LEASE_S = 1.0
 OPTIONS = DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), slots=512, lease_s=LEASE_S, dataplane="reference")
 JOIN = JoinOptions(elements=8, streams=1, window_slots=8, timeout_s=20.0, core="python")
-
-
-def until(condition: object, what: str = "") -> None:
-    end_s = time.monotonic() + LIVENESS_S
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end_s, what
-        time.sleep(0.02)
 
 
 class Tree:

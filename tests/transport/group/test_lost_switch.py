@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -14,11 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import comes
 
 import transport.worker.path_diagnosis
 from switchagg.errors import AggregationFailed, JobError
 from transport.group.group_opening import open_group
 from transport.meshes.mesh_opening import bind_place
+
+pytestmark = pytest.mark.long
 
 SOON_S = 60.0
 WORKERS = 3
@@ -170,13 +172,6 @@ class Training:
             end.result(SOON_S)
         self._pool.shutdown()
         return self.results
-
-
-def comes(condition: Callable[[], bool]) -> bool:
-    end_s = time.monotonic() + SOON_S
-    while not condition() and time.monotonic() < end_s:
-        time.sleep(0.01)
-    return condition()
 
 
 def close(groups: list[Any]) -> None:

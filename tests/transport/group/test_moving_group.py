@@ -1,13 +1,14 @@
 """Jobs that leave a switch for a more urgent one, go on by a ring, and return: the same bits as undisturbed."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from waiting import comes
 
 from switchagg.errors import AggregationFailed, JobError
 from transport.control.control_client import query_status
@@ -73,13 +74,6 @@ class Training:
 
     def moved(self, to: str, times: int = 1) -> bool:
         return all(group.counters[f"moves_to_{to}"] >= times for group in self.groups)
-
-
-def comes(condition: Callable[[], bool]) -> bool:
-    end_s = time.monotonic() + SOON_S
-    while not condition() and time.monotonic() < end_s:
-        time.sleep(0.02)
-    return condition()
 
 
 def close(groups: list[Any]) -> None:

@@ -3,10 +3,11 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from waiting import until
 
 from switchagg.errors import AggregationFailed
 from tests.transport.contracts.meshes import connect_all, free_addresses, tcp
@@ -108,13 +109,6 @@ class Ends:
 
     def turned(self) -> None:
         self.turns += 1
-
-
-def until(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIVENESS_S
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def loop_over(mesh: Any, party: Any, ends: Ends, credit_bytes: int | None = None) -> MeshLoop:

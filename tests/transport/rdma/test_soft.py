@@ -61,7 +61,7 @@ class End:
     def done(self, count: int = 1) -> list[WorkCompletion]:
         """Exactly so many completions."""
         found: list[WorkCompletion] = []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while len(found) < count and time.monotonic() < deadline:
             found += self.cq.poll(count - len(found), 1.0)
         assert len(found) == count

@@ -6,7 +6,6 @@ What SwitchLoop does turn by turn is seen over a scripted link; what both loops 
 import os
 import socket
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 from dataplane_names import WITHOUT_P4
 from scripted_link import ScriptedLink
+from waiting import until
 
 import transport.switch.switch_loop
 from switchagg.aggregator import Parent, SlotView
@@ -91,13 +91,6 @@ def scripted() -> Iterator[tuple[ScriptedLink, EchoPlane, SwitchLoop]]:
 
 def rows(*values: int, size: int = 10) -> Bundle:
     return np.repeat(np.array(values, np.uint8)[:, np.newaxis], size, axis=1)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + LIVENESS_S
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.002)
 
 
 def test_a_worker_is_known_by_its_address(scripted: tuple[ScriptedLink, EchoPlane, SwitchLoop]) -> None:

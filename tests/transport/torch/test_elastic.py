@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from torch_forks import Forked
+from waiting import until
 
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
@@ -95,9 +96,7 @@ def test_a_new_process_joins_at_the_step_that_rank_0_names(processes: Processes)
     a, b = processes.begin(2)
     c = processes.new()
     joined = processes.later(c.begin, 0, 2, LIMIT_S)
-    deadline = time.monotonic() + LIMIT_S
-    while not a.has_joiners() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(a.has_joiners)
     assert [a.pauses(4), b.pauses(4), joined.done()] == [False] * 3
     a.pause_at(5)
     assert [b.pauses(step) for step in (4, 5, 6)] == [False, True, True]
@@ -137,9 +136,7 @@ def test_a_process_that_was_taken_for_dead_joins_anew(processes: Processes) -> N
     b._thread = threading.Thread(target=b._run, daemon=True)  # and goes on
     b._thread.start()
     late = processes.later(b.next, 2, LIMIT_S)
-    deadline = time.monotonic() + LIMIT_S
-    while not a.has_joiners() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(a.has_joiners)
     assert a.next(4, LIMIT_S) == late.result() == GroupGeneration(2, identities(a, b), [4, NEW])
 
 

@@ -1,7 +1,6 @@
 """A group whose ranks change: it is aborted from any thread, and formed again of fewer ranks and of more."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from waiting import comes
 
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
@@ -149,10 +149,7 @@ def test_nothing_is_left_of_earlier_generations(open_ranks: Callable[..., Ranks]
     for uuid in range(1, 5):
         ranks.reconfigure(uuid, 0, 1, 2)
         ranks.sums(0, 1, 2)
-    deadline = time.monotonic() + 10
-    while len(threads()) > before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert len(threads()) <= before, threads()
+    assert comes(lambda: len(threads()) <= before), threads()
 
 
 def test_a_group_may_wait_for_its_ranks(open_ranks: Callable[..., Ranks]) -> None:

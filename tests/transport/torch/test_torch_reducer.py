@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from fake_switch import FakeSession, FakeSwitch
+from waiting import until
 
 from transport.torch.calls import tensor_layout
 from transport.torch.calls.completions import CompletionPool
@@ -77,13 +78,6 @@ def ranks(switch: FakeSwitch) -> Iterator[Callable[[int], Ranks]]:
     for group in made:
         for reducer in group.reducers:
             reducer.close()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def allreduce(reducer: Reducer, tensors: list[torch.Tensor], op: str = "sum", limit_s: float | None = None) -> Any:
@@ -368,7 +362,7 @@ def test_nothing_of_a_call_is_kept_beyond_its_end(ranks: Callable[[int], Ranks])
         return kept
 
     kept = [one for each in ranks(2).run(program) for one in each]
-    wait_for(lambda: gc.collect() >= 0 and not [one for one in kept if one() is not None])
+    until(lambda: gc.collect() >= 0 and not [one for one in kept if one() is not None])
 
 
 def test_the_future_of_a_call_that_was_waited_for_is_done(ranks: Callable[[int], Ranks]) -> None:
@@ -419,12 +413,12 @@ def test_pool_grows_with_blocked_tasks_and_reuses_idle_threads() -> None:
     all_inside.wait(20)  # passes only if all run at one time
     for gate in gates:
         gate.set()
-    wait_for(lambda: pool.idle == 20)
+    until(lambda: pool.idle == 20)
     for _ in range(50):
         done = threading.Event()
         pool.submit(done.set)
         assert done.wait(20)
-        wait_for(lambda: pool.idle == 20)
+        until(lambda: pool.idle == 20)
     assert pool.threads == 20
     pool.submit(lambda: 1 / 0)  # is logged, and harms nobody
     pool.close()

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import until
 
 from emulation.sim.flow.call_values import in_rounds
 from switchagg.calls.array_calls import rounds_of
@@ -202,10 +203,7 @@ def root_of_tree(lying: Callable[..., SwitchDaemon], plane: type[ReferencePlane]
     """An honest switch, and a switch "leaf" with a data plane of the test below."""
     root = lying(ReferencePlane)
     lying(plane, lie, parent=root.control_endpoint, name="leaf")
-    end_s = time.monotonic() + SOON_S
-    while "leaf" not in query_status(root.control_endpoint).switches:
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
+    until(lambda: "leaf" in query_status(root.control_endpoint).switches)
     return root
 
 

@@ -1,13 +1,14 @@
 """Sessions of jobs with partial sums, over UDP on this host: nobody waits for a rank that makes no calls (Q1 to Q8)."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from waiting import until
 
 from switchagg.calls.call_request import CallRequest
 from switchagg.dataplane.plane_kinds import DATAPLANES, check_partial
@@ -53,13 +54,6 @@ def join_all(daemon: SwitchDaemon, *changes: dict[str, Any], workers: int = WORK
 def close_all(sessions: list[SwitchSession]) -> None:
     for session in sessions:
         session.close()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < end, "did not come true"
-        time.sleep(0.002)
 
 
 def sums(futures: "list[Future[Any]]") -> list[NDArray[Any]]:

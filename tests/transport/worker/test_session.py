@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import until
 
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.native import library
@@ -96,13 +97,6 @@ def deafen(session: SwitchSession) -> Callable[[], None]:
     program = struct.pack("@HP", 1, ctypes.addressof(instruction))
     link._socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
     return lambda: link._socket.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SOON_S
-    while not condition():
-        assert time.monotonic() < end, "did not come true"
-        time.sleep(0.01)
 
 
 # ---- sums

@@ -1,7 +1,5 @@
 """The switch over ZeroMQ, and its control plane with keys."""
 
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 from rank_threads import outcomes
 from typer.testing import CliRunner
+from waiting import until
 
 from emulation.cli.main import app
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
@@ -36,13 +35,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def switch(keys: Keys | None = None, link: str = "zeromq", **how: Any) -> SwitchDaemon:
     return SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), link=link, keys=keys, **how))
-
-
-def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + LIVENESS_S
-    while not condition():
-        assert time.monotonic() < end, "did not come true"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("plane", ["reference", "auto"])
