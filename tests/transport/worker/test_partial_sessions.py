@@ -146,7 +146,7 @@ def test_options_that_exclude_each_other_are_refused_in_a_line(options: dict[str
 )
 def test_joins_that_cannot_be_are_refused_in_a_line(changes: list[dict[str, Any]], words: str) -> None:
     with started("reference") as daemon, pytest.raises(JobError, match=words):
-        join_all(daemon, *({**one, "timeout_s": 1.0} for one in changes), workers=2)
+        join_all(daemon, *({**one, "timeout_s": 3.0} for one in changes), workers=2)
 
 
 def test_a_data_plane_without_partial_sums_refuses_the_job_naming_those_that_have_them(
