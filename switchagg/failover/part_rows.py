@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from switchagg.calls.array_calls import form_of, room_of
+from switchagg.calls.array_calls import form_of
 from switchagg.calls.chunked_call import ArrayCall, row_of
 from switchagg.codecs.codec import Array
 from switchagg.errors import AggregationFailed
@@ -24,6 +24,9 @@ from switchagg.wire import Route
 
 Flags = NDArray[np.bool_]
 """One for each row of a part."""
+
+BATCH, BATCH_BYTES = 32, 1 << 14
+"""Finished parts are settled so many at a time, fewer of more than so many bytes: half a megabyte more is retained."""
 
 
 class RowStore(Protocol):
@@ -121,62 +124,74 @@ def runs_of_rows(data: Sequence[int]) -> Iterator[tuple[slice, range]]:
 class RetainedParts:
     """Copies of what finished parts of one stream had in their last rows, while a rank may lack one (L2).
 
-    window_slots: of the stream. first: the number of the first part that the switch has. An array of no more bytes than
-    a window of packets is copied whole, and laid out only if the part is disputed: `keep` runs for each call.
+    window_slots: of the stream. first: the number of the first part that the switch has. `keep` runs for each call: an
+    array of no more bytes than a window of packets is copied whole, and laid out only if the part is disputed; which
+    parts no rank lacks any more is worked out for many at a time.
     """
 
     def __init__(self, window_slots: int, rank: int, job: JobConfig, first: int = 0) -> None:
         self._window, self._rank, self._job = window_slots, rank, job
         self._whole_bytes = 4 * job.elements * window_slots
-        self._parts: dict[int, tuple[ArrayCall | PartRows, int]] = {}  # with its chunks, at least
+        self._parts: dict[int, ArrayCall | PartRows] = {}
         self._below: deque[tuple[int, int]] = deque()  # (number, chunks, at least) of those below `lowest`, in order
-        self._chunks_below = 0
+        self._chunks_below = self._unsettled = 0
         self._spacing = window_slots if job.workers > 1 else 0
         self._drops = True
-        self.lowest = first
+        self._lowest = first
+
+    @property
+    def lowest(self) -> int:
         """The number of the first part that isn't finished."""
+        self._settle()
+        return self._lowest
 
     def keep(self, number: int, call: ArrayCall) -> None:
         """A part is finished; its caller doesn't have the array yet. Parts may finish in any order."""
-        self._parts[number] = self._copy(call)
-        while (part := self._parts.get(self.lowest)) is not None:
-            self._pass(part[1])
+        size = call.array.nbytes
+        self._parts[number] = self._last_rows(call) if size > self._whole_bytes else _copied(call)
+        self._unsettled += 1 + size // BATCH_BYTES
+        if self._unsettled >= BATCH:
+            self._settle()
 
     def tell_lowest(self) -> int:
         """`lowest`, for the table of a rank that has lost its switch: calls that finish until its loop stops displace
         nothing any more, since what is disputed begins there or before."""
-        self._drops = False
-        return self.lowest
+        lowest, self._drops = self.lowest, False
+        return lowest
 
     def of(self, number: int) -> PartRows | None:
         """What was retained of a part; None: no rank lacks any of it, or it isn't finished."""
-        part, _ = self._parts.get(number, (None, 0))
+        self._settle()
+        part = self._parts.get(number)
         return PartRows.finished(part, self._rank, self._job) if isinstance(part, ArrayCall) else part
 
-    def _copy(self, call: ArrayCall) -> tuple[ArrayCall | PartRows, int]:
-        array, described = call.array, call.description is not None
-        if array.nbytes > self._whole_bytes:
-            part = PartRows.finished(call, self._rank, self._job)
-            part.keep_last(self._window)
-            return part, part.rows + described
-        copied = ArrayCall(array.copy(), call.op, call.codec, call.shares, call.description, call.key, call.residual)
-        return copied, _rows_at_least(call, self._job) + described
+    def _last_rows(self, call: ArrayCall) -> PartRows:
+        part = PartRows.finished(call, self._rank, self._job)
+        part.keep_last(self._window)
+        return part
 
-    def _pass(self, chunks: int) -> None:
-        """The part `lowest` is finished, as all before it: every rank has the chunks that lie a window before its last
-        one, and a rank alone has all."""
-        self._below.append((self.lowest, chunks))
-        self._chunks_below += chunks
-        self.lowest += 1
+    def _settle(self) -> None:
+        """Of the parts below `lowest` every rank has the chunks that lie a window before the last one, and a rank alone
+        has all."""
+        self._unsettled = 0
+        while (part := self._parts.get(self._lowest)) is not None:
+            chunks = self._chunks_at_least(part)
+            self._below.append((self._lowest, chunks))
+            self._chunks_below += chunks
+            self._lowest += 1
         while self._drops and self._below and self._chunks_below - self._below[0][1] >= self._spacing:
             number, chunks = self._below.popleft()
             self._chunks_below -= chunks
             del self._parts[number]
 
+    def _chunks_at_least(self, part: "ArrayCall | PartRows") -> int:
+        """A lower bound on the chunks of a part, without its layout: as if packets had no tag."""
+        if isinstance(part, PartRows):
+            return part.rows + (part.call.description is not None)
+        array, rows = part.array, part.shares.rows
+        width = row_of(array.dtype, self._job.elements, part.codec)[1]
+        return (rows[1] - rows[0] if rows else -(-len(array) // width)) + (part.description is not None)
 
-def _rows_at_least(call: ArrayCall, job: JobConfig) -> int:
-    """A lower bound on the rows of a part, without its layout."""
-    array, shares = call.array, call.shares
-    if shares.rows is not None:
-        return shares.rows[1] - shares.rows[0]
-    return -(-len(array) // row_of(array.dtype, room_of(call, job), call.codec)[1])
+
+def _copied(call: ArrayCall) -> ArrayCall:
+    return ArrayCall(call.array.copy(), call.op, call.codec, call.shares, call.description, call.key, call.residual)

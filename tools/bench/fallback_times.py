@@ -29,14 +29,16 @@ from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 
 WORKERS, QUICK_WORKERS = (2, 4), (2,)
-SIZES = {1_000: 400, 4_096: 400, 65_536: 100, 4_000_000: 6}
+SIZES = {1_000: 200, 4_096: 200, 65_536: 60, 4_000_000: 4}
 """Calls of a block, by bytes of an array."""
-BLOCKS, PROCESSES, QUICK_BLOCKS = 30, 3, 6
+BLOCKS, PROCESSES, QUICK_BLOCKS = 12, 3, 6
 """Blocks of each job and size; how often all processes start anew."""
 WITHOUT, AGAIN, WITH = "without", "without, again", "with"
 JOBS = (WITHOUT, AGAIN, WITH)
-LIMIT_S = 60.0
-WORKERS_START_S = 600.0
+LEASE_S = 60.0
+"""No rank is taken for dead because others use the processors."""
+LIMIT_S, PROCESSES_S = 60.0, 600.0
+"""Of a call; of all of a job's."""
 
 
 class FallbackTask(msgspec.Struct, frozen=True):
@@ -71,7 +73,7 @@ def measure(quick: bool, log: Callable[[str], None]) -> list[dict[str, Any]]:
 
 
 def _of_processes(workers: int, blocks: int) -> list[FallbackTimes]:
-    options = DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), "native")
+    options = DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), "native", lease_s=LEASE_S)
     started: list[children.Child[Any]] = []
     with ExitStack() as stack:
         daemon = SwitchDaemon(options)
@@ -86,7 +88,7 @@ def _of_processes(workers: int, blocks: int) -> list[FallbackTimes]:
             task = FallbackTask(rank, addresses, daemon.control_endpoint, blocks)
             module = "tools.bench.fallback_times"
             started.append(children.start(subprocess.Popen, f"rank {rank}", module, task, FallbackTimes))
-        times: list[FallbackTimes] = children.gather(started, WORKERS_START_S)
+        times: list[FallbackTimes] = children.gather(started, PROCESSES_S)
         return times
 
 

@@ -54,8 +54,9 @@ class SessionCalls:
         compression = Compression(in_c(spec), rank, workers, seed)
         self.lock = lock or threading.RLock()
         self.compression = compression if spec.lossy or compression.stepwise else None
-        self._carry, self._facts = carry, (rank, spec, seed)
-        self._split_calls, self._windows = bool(options.split_calls), options.windows
+        self._carry = carry
+        how: dict[str, Any] = {"split_calls": bool(options.split_calls), "windows": options.windows}
+        self._open_calls = partial(MemberCalls, rank=rank, sums=spec, codec_seed=seed, **how)
         self._coded: CodedSessionCalls | None = None
         if compression.remembers or compression.stepwise:
             self._coded = CodedSessionCalls(self._submit, compression, fail)
@@ -66,8 +67,7 @@ class SessionCalls:
 
     def take_job(self, job: JobConfig, *, routed: bool) -> None:
         """The generation by which calls are laid out, also those of later ones, whose terms are the same."""
-        how: dict[str, Any] = {"split_calls": self._split_calls, "routed": routed, "windows": self._windows}
-        self._calls = MemberCalls(job, *self._facts, **how)
+        self._calls = self._open_calls(job=job, routed=routed)
 
     @property
     def has_job(self) -> bool:
