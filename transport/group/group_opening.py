@@ -31,6 +31,7 @@ from transport.meshes.job_key import job_token
 from transport.meshes.mesh import Mesh
 from transport.meshes.mesh_loop import CREDIT_BYTES
 from transport.meshes.mesh_opening import BoundPlace, connect_mesh
+from transport.meshes.tcp_gathering import listen
 
 if TYPE_CHECKING:
     from transport.worker.join_options import JoinOptions
@@ -77,8 +78,9 @@ class GroupOptions:
     (`transport.bounded.bounded_table`). token, token_file: the job's secret, or a file with it: host methods' members
     know each other by it, and sums of a switch are verified with it; default: the environment's SWITCHAGG_TOKEN or
     SWITCHAGG_TOKEN_FILE. verify: whether sums of the switch, or, with a codec, of the switch whose bits a host method
-    shall give, are verified: "on", "off" or "auto". more: what else JoinOptions has, or what the
-    link takes (`transport.meshes.mesh_opening.connect_mesh`); of both, priorities: the classes there are.
+    shall give, are verified: "on", "off" or "auto". sleeper_s, cancelled: as of `Meeting`. more: what else JoinOptions
+    has, or what the link takes (`transport.meshes.mesh_opening.connect_mesh`); of both, priorities: the classes there
+    are.
     """
 
     timeout_s: float = 30.0
@@ -96,6 +98,8 @@ class GroupOptions:
     token: str = field(default="", repr=False)
     token_file: str = ""
     verify: str = PacketTerms.verify
+    sleeper_s: float = 0.0
+    cancelled: threading.Event | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -168,8 +172,9 @@ class _Opening:
 
     def connect(self, terms: str) -> Mesh:
         """Meet the other ranks. terms: what all must say alike of their method."""
-        meeting = Meeting(self.job, terms, self.how.job_token, self.how.timeout_s)
-        options, bound = self.how.more, self.bound
+        how = self.how
+        meeting = Meeting(self.job, terms, how.job_token, how.timeout_s, how.sleeper_s, how.cancelled)
+        options, bound = how.more, self.bound
         return connect_mesh(self.link, self.rank, self.addresses, options=options, bound=bound, **vars(meeting))
 
     def coded(self, group: HostGroup) -> HostGroup:
@@ -260,21 +265,31 @@ def open_fallback_group(
     workers, switches = len(addresses), switch_list(switch)
     if not (answers := bool(switches[0])):
         del switches[0]
+    has_kernel = name.link == "tcp"  # which answers for a process that is stopped, from now on
+    if bound is None and has_kernel:
+        bound = BoundPlace(addresses[rank], listen(addresses[rank]))
 
     def join(at: str, stay: "Stay", how: "JoinOptions", cancelled: threading.Event) -> "SwitchSession":
         return Session.join(at, job, rank, workers, how, cancelled, stay)
 
-    def meet(timeout_s: float) -> Group:
+    def meet(timeout_s: float, sleeper_s: float, cancelled: threading.Event) -> Group:
         how = GroupOptions(
             timeout_s=timeout_s,
+            sleeper_s=sleeper_s,
+            cancelled=cancelled,
             call_timeout_s=options.call_timeout_s,
             token=options.job_token,
             more={"keys": options.keys} if options.keys else {},
         )
         return open_group(name.method, name.link, rank, addresses, job=job, options=how, bound=bound)
 
-    paths = SessionPaths(switches, join, meet, fallback, bound, answers)
-    return SwitchGroup(MovingSession(paths, job, rank, workers, options, closing))
+    paths = SessionPaths(switches, join, meet, fallback, bound, answers, options.sleeper_limit_s if has_kernel else 0.0)
+    try:
+        return SwitchGroup(MovingSession(paths, job, rank, workers, options, closing))
+    except BaseException:
+        if bound is not None:
+            bound.close()
+        raise
 
 
 def switch_list(switch: str) -> list[str]:

@@ -12,25 +12,23 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from switchagg.calls.call_request import CallRequest, own_shard
+from switchagg.calls.call_request import CallRequest
 from switchagg.calls.chunked_call import ArrayCall
 from switchagg.calls.member_calls import CallPlace
-from switchagg.calls.round_calls import Ended
 from switchagg.endpoint import NO_BETTER
 from switchagg.errors import AggregationFailed, JobError, SwitchaggError
 from switchagg.failover.agreement import Agreement, CallPath, MemberRow, Mover, NextMove, Stage
-from switchagg.failover.part_rows import PartRows, RetainedParts
+from switchagg.failover.part_rows import PartRows
 from switchagg.priority import class_of
 from transport.contracts.group_contract import Array, Group, Matching
-from transport.group.host_path import HostPath
+from transport.group.host_path import HostPath, Meet
+from transport.group.switch_parts import SwitchParts
 from transport.group.way_back import WayBack
 from transport.meshes.mesh_opening import BoundPlace
 from transport.worker.call_future import all_of
@@ -38,7 +36,6 @@ from transport.worker.codec_thread import ended_future
 from transport.worker.join_options import JoinOptions
 from transport.worker.session import Stay, SwitchSession, chosen_core
 from transport.worker.session_calls import Entered, SessionCalls
-from transport.worker.worker_loop import UnfinishedCall
 
 logger = logging.getLogger(__name__)
 
@@ -51,19 +48,10 @@ MEET_S = 10.0
 MEET_DEAD_S = 2.0
 """How long they wait for one that the switch takes for dead, which may have lost it alone; at least a lease."""
 
-CLOSE_S = 5.0
+CLOSE_S = 2.0
+"""How long a rank that closes waits until the others know."""
 
 WRONG_SUM = NO_BETTER.partition(",")[0]
-
-_EXCHANGE = 1 << 60
-"""Keys of the exchanges between ranks lie above those of calls."""
-
-
-class Meet(Protocol):
-    """Opens the host method's group."""
-
-    def __call__(self, timeout_s: float) -> Group: ...
-
 
 Join = Callable[[str, Stay, JoinOptions, threading.Event], SwitchSession]
 """join(switch, stay, options, cancelled): a stay at a switch. Raises JobError."""
@@ -72,7 +60,8 @@ Join = Callable[[str, Stay, JoinOptions, threading.Event], SwitchSession]
 class SessionPaths(NamedTuple):
     """The ways that calls can go. switches: control addresses, the first of which the job begins at, unless it is known
     that none `answers`. meet: opens the host method's group, whose sums are of whole numbers alone. fallback: its name.
-    place: the port that this will take; closed if it never does."""
+    place: the port that this will take; closed if it never does. sleeper_s: how long the ranks wait for one whose
+    process was stopped; 0: as for a dead one."""
 
     switches: Sequence[str]
     join: Join
@@ -80,6 +69,7 @@ class SessionPaths(NamedTuple):
     fallback: str
     place: BoundPlace | None
     answers: bool = True
+    sleeper_s: float = 0.0
 
 
 class MovingSession:
@@ -113,26 +103,24 @@ class MovingSession:
         self._failure: BaseException | None = None
         self._lost: AggregationFailed | None = None
         self._moves = {"moves_to_hosts": 0, "moves_to_switch": 0, "recoveries": 0, "recovered_calls": 0}
-        self._rounds = 0
         self._given_up = self._closed = False
         self._closing = closing or threading.Event()
         self._wake = threading.Event()
-        self._hosts: HostPath | None = None
+        self._hosts = HostPath(paths.meet, paths.place, rank, workers, self._closing)
         self._over = threading.Event()
         self._way_back = WayBack(paths.switches, name, rank, self._options, self._join_at, self._over)
-        self._retained: list[RetainedParts] = []
         self._session: SwitchSession | None = None
         self._session = session = self._first_stay()
         if session is None:
             terms = options.resolved_terms(name, workers)
             self.job = replace(terms, elements=options.packet_elements).job_config(0, 0, workers)
             self._calls.take_job(self.job, routed=True)
-            self._open_hosts(options.timeout_s)
+            self._open_hosts(options.timeout_s, 0.0)
         else:
             self.job = session.job
-        self._first = [0] * len(self.job.streams)  # numbers from which on the present switch, or the last, has calls
+        self._parts = SwitchParts(rank, len(self.job.streams))
         if session is not None:
-            self._retain_at(session)
+            self._parts.begin(session.job, self._parts.first)
         self._mover = Mover(0 if session is None else place_of(session))
         self._follow()
         self._core = session.core if session else chosen_core(options)
@@ -174,49 +162,50 @@ class MovingSession:
     @property
     def link(self) -> str:
         """The link of the present path."""
-        hosts = self._hosts
-        return self._options.link if hosts is None or self._mover.stage is Stage.AT_SWITCH else hosts.hosts.link
+        return self._options.link if (hosts := self._present_hosts) is None else hosts.link
 
     @property
     def core(self) -> str:
         """The core of the present path."""
-        hosts = self._hosts
-        return self._core if hosts is None or self._mover.stage is Stage.AT_SWITCH else hosts.hosts.core
+        return self._core if (hosts := self._present_hosts) is None else hosts.core
+
+    @property
+    def _present_hosts(self) -> Group | None:
+        """The group of the host method, unless the switch is the present path."""
+        return None if self._mover.stage is Stage.AT_SWITCH else self._hosts.group
 
     @property
     def counters(self) -> dict[str, int]:
         """Of the present path, and how often the job moved and recovered."""
-        session, hosts = self._session, self._hosts
-        path = session.counters if session is not None else hosts.hosts.counters if hosts is not None else {}
+        path: Mapping[str, int] = {}
+        if (carrier := self._session or self._hosts.group) is not None:
+            path = carrier.counters
         return {**path, **self._moves}
 
     @property
     def failure(self) -> BaseException | None:
         """Why the job works no more; None while it does."""
-        hosts = self._hosts
-        away = hosts is not None and self._mover.stage is Stage.AWAY
-        return self._failure or (hosts.hosts.failure if hosts is not None and away else None)
+        hosts = self._hosts.group if self._mover.stage is Stage.AWAY else None
+        return self._failure or (None if hosts is None else hosts.failure)
 
     def set_credit(self, credit_bytes: int | None) -> None:
         """See `Group`."""
-        if self._hosts is not None:
-            self._hosts.hosts.set_credit(credit_bytes)
+        if self._hosts.group is not None:
+            self._hosts.group.set_credit(credit_bytes)
 
     def give_up(self, reason: str) -> None:
         """See `Group`."""
         self._given_up = True
+        self._closing.set()
         if self._session is not None:
             self._session.give_up(reason)
-        if self._hosts is not None:
-            self._hosts.hosts.give_up(reason)
+        self._hosts.give_up(reason)
 
     def status(self) -> Any:
         """See `Group`; of the present path."""
-        session, hosts = self._session, self._hosts
-        if session is not None:
-            return session.status()
-        assert hosts is not None
-        return hosts.hosts.status()
+        carrier = self._session or self._hosts.group
+        assert carrier is not None
+        return carrier.status()
 
     def close(self) -> None:
         """Leave. Again, or in a forked child, it does nothing."""
@@ -227,6 +216,8 @@ class MovingSession:
         self._closing.set()
         self._over.set()
         self._wake.set()
+        if self._mover.stage is Stage.LOST:
+            self._hosts.give_up(f"rank {self.rank} was closed")  # it waits for others
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_S)
         self._end(AggregationFailed("the session was closed", job=self.name))
@@ -234,11 +225,7 @@ class MovingSession:
         self._way_back.close()
         if self._session is not None:
             self._session.close()
-        if self._hosts is not None:
-            self._hosts.close()
-            self._hosts.hosts.close()
-        if self._paths.place is not None:
-            self._paths.place.close()
+        self._hosts.close()
 
     # Calls, under the lock
 
@@ -252,16 +239,15 @@ class MovingSession:
         return futures[0] if len(futures) == 1 else all_of(futures, array)
 
     def _begin(self, place: CallPlace, call: ArrayCall, request: CallRequest) -> "Future[Any]":
-        path, hosts = self._mover.path_of(*place), self._hosts
+        path = self._mover.path_of(*place)
         if path is CallPath.SWITCH:
             assert self._session is not None
             return self._session.carry([(place, call)], request, call.array)
-        assert hosts is not None
         finish = partial(self._finished, place)
         if path is CallPath.HOSTS:
-            return hosts.carry(place, call, self.job, request, finish)
+            return self._hosts.carry(place, call, self.job, request, finish)
         future, ended = ended_future(call.array, finish)
-        hosts.recover(place, PartRows(call, self.rank, self.job), ended, request.priority)
+        self._hosts.recover(place, PartRows(call, self.rank, self.job), ended, request.priority)
         return future
 
     def _finished(self, place: CallPlace) -> None:
@@ -269,16 +255,9 @@ class MovingSession:
             self._calls.of_job.ledger.finish(place)
 
     def _on_finish(self, place: CallPlace, call: ArrayCall) -> None:
-        """The switch has finished a call: what others may still lack is kept (L2)."""
-        self._retained[place[0]].keep(place[1], call)
+        """The switch has finished a call."""
+        self._parts.keep(place, call)
         self._calls.of_job.ledger.finish(place)
-
-    def _retain_at(self, session: SwitchSession) -> None:
-        job = session.job
-        self._retained = [
-            RetainedParts(stream.window_slots, self.rank, job, first)
-            for stream, first in zip(job.streams, self._first, strict=True)
-        ]
 
     def _follow(self) -> None:
         """New calls wait while the mover says so; under the lock."""
@@ -307,16 +286,16 @@ class MovingSession:
 
     def _fail(self, reason: str) -> None:
         """End the job on all ranks."""
+        self._hosts.give_up(reason)
         self._end(AggregationFailed(f"rank {self.rank}: {reason}", job=self.name))
         if self._session is not None:
             self._session.fail(reason)
-        if self._hosts is not None:
-            self._hosts.hosts.give_up(reason)
 
     def _end(self, failure: AggregationFailed) -> None:
         """Every held and later call fails with this, and those of a switch that nobody has completed."""
         with self._lock:
             self._failure = self._failure or failure
+            self._closing.set()
             self._over.set()
             self._calls.release()
             session = self._session
@@ -336,13 +315,12 @@ class MovingSession:
                 self._wake.wait(LOOK_S)
                 self._wake.clear()
                 self._look()
-            is_away = self._hosts is not None and self._mover.stage is not Stage.AT_SWITCH
-            if is_away and not self._mover.stays and self._failure is None:
+            if self._present_hosts is not None and not (self._mover.stays or self._failure or self._given_up):
                 self._mover.close()
                 self._exchange()  # the others shall wait for this rank no more
-        except (AggregationFailed, JobError) as error:
+        except Exception as error:
             logger.info("job %s, rank %d: moves no more: %s", self.name, self.rank, error)
-            if self._lost is not None:
+            if self._lost is not None or self._mover.stage is Stage.LOST:
                 self._end(self._because(error))
         finally:
             with self._lock:
@@ -351,13 +329,14 @@ class MovingSession:
             if lost is not None:
                 self._end(lost)
             self._way_back.close()
+            if self._failure is not None:
+                self._hosts.close()
             with self._lock:
                 self._calls.release()
 
     def _because(self, error: BaseException) -> AggregationFailed:
         """The loss of the switch, and why the job can't go on without it."""
-        lost = self._lost
-        assert lost is not None
+        lost = self._lost or AggregationFailed("it has no switch", job=self.name)
         failure = AggregationFailed(
             f"{lost.detail}; and the ranks can't go on with {self._fallback}: {error}",
             job=self.name,
@@ -382,8 +361,7 @@ class MovingSession:
                 stage = mover.stage
             if stage is Stage.AT_SWITCH or self._is_over:
                 return
-            if self._hosts is None:
-                self._open_hosts(self._meet_s if stage is Stage.LOST else self._options.timeout_s)
+            self._open_hosts(self._meet_s if stage is Stage.LOST else self._options.timeout_s, self._paths.sleeper_s)
             again = self._do(self._exchange())
 
     @property
@@ -393,33 +371,22 @@ class MovingSession:
         lease_s = 0.0 if self._session is None else self._session.lease_s
         return min(self._options.timeout_s, max(MEET_DEAD_S, lease_s))
 
-    def _open_hosts(self, timeout_s: float) -> None:
-        hosts = self._paths.meet(timeout_s)
-        self._hosts = HostPath(hosts, self.rank)
-        if self._closed:  # its caller waited no longer
-            hosts.close()
-        self._close_first()
+    def _open_hosts(self, timeout_s: float, sleeper_s: float) -> None:
+        if self._hosts.group is None:
+            self._hosts.open(timeout_s, sleeper_s)
+            self._close_first()
 
     def _exchange(self) -> Agreement:
         """Tell the others of this rank; the decision of all."""
         with self._lock:
             ledger = self._calls.of_job.ledger
             is_lost = self._mover.stage is Stage.LOST
-            lowest = [parts.tell_lowest() if is_lost else parts.lowest for parts in self._retained] or self._first
             self._mover.target = self._way_back.target
-            row = self._mover.row(ledger.call_counts(), lowest)
-        words = row.words()
-        table = np.zeros(len(words) * self.workers, np.int64)
-        own_shard(table, self.rank, self.workers)[:] = words
-        self._rounds += 1
-        assert self._hosts is not None
-        limit_s = self._meet_s if row.stage is Stage.LOST else None
-        try:
-            self._hosts.hosts.all_gather(table, key=_EXCHANGE + self._rounds).result(limit_s)
-        except TimeoutError:
-            raise JobError(f"a rank did not come within {limit_s:g} s") from None
+            row = self._mover.row(ledger.call_counts(), self._parts.lowest(is_lost))
+        limit_s = max(self._meet_s, self._paths.sleeper_s) if row.stage is Stage.LOST else None
+        table = self._hosts.exchange(row.words(), limit_s)
         with self._lock:
-            agreement = self._mover.apply([MemberRow.of_words(row) for row in table.reshape(self.workers, -1).tolist()])
+            agreement = self._mover.apply([MemberRow.of_words(words) for words in table])
             if agreement.move not in (NextMove.RECOVER, NextMove.TO_HOSTS, NextMove.TO_SWITCH):
                 self._follow()
         self._way_back.follow(agreement.target)
@@ -443,9 +410,9 @@ class MovingSession:
                 session = self._way_back.take()
                 assert session is not None
                 with self._lock:
-                    self._session, self._first = session, list(agreement.first)
-                    session.begin_at(self._first)
-                    self._retain_at(session)
+                    self._session = session
+                    session.begin_at(agreement.first)
+                    self._parts.begin(session.job, agreement.first)
                     self._moves["moves_to_switch"] += 1
                     self._follow()
                 self._say("goes through the switch again")
@@ -453,20 +420,19 @@ class MovingSession:
 
     def _recover(self, agreement: Agreement) -> None:
         """Complete what the switch has left undone (L6), and go on with the hosts."""
-        session, lost, hosts = self._session, self._lost, self._hosts
-        assert hosts is not None
+        session, lost = self._session, self._lost
         left = session.stop(lost or AggregationFailed("the switch is lost", job=self.name)) if session else []
         with self._lock:
             self._session = None
             try:
-                disputed = self._disputed(agreement, left)
+                disputed = self._parts.disputed(agreement, self._calls.of_job.ledger, self._mover, left, self.job)
             except BaseException as error:  # `_run` ends the job
                 for call in left:
                     call.ended(error)
                 raise
             self._lost = None
             for place, part, ended in disputed:
-                hosts.recover(place, part, ended, class_of(self.job.streams[place[0]].priority))
+                self._hosts.recover(place, part, ended, class_of(self.job.streams[place[0]].priority))
             self._moves["recovered_calls"] += len(disputed)
             if session is not None or lost is not None:
                 self._moves["recoveries"] += 1
@@ -478,32 +444,11 @@ class MovingSession:
             self._say(f"goes on with {self._fallback}, without the switch: {lost.detail}")
         self._way_back.begin()
 
-    def _disputed(
-        self, agreement: Agreement, left: Sequence[UnfinishedCall]
-    ) -> list[tuple[CallPlace, PartRows, Ended]]:
-        """What this rank has of each disputed call that it has made, and who waits for it; left: by the switch."""
-        ledger, parts = self._calls.of_job.ledger, []
-        for stream, numbers in enumerate(ledger.pending()):
-            of_switch = [n for n in numbers if self._mover.path_of(stream, n) is CallPath.RECOVERY]
-            calls = [call for call in left if call.stream == stream]
-            unfinished = dict(zip(of_switch, calls, strict=True))
-            end = min(ledger.call_counts()[stream], agreement.first[stream])  # later ones are recovered when made
-            for number in range(agreement.lowest[stream], end):
-                call = unfinished.get(number)
-                if call is not None:
-                    part = PartRows(call.call, self.rank, self.job, call.held)
-                    parts.append(((stream, number), part, call.ended))
-                    continue
-                retained = self._retained[stream].of(number)
-                assert retained is not None, f"call {number} of stream {stream} isn't retained"  # L2 says why it is
-                parts.append(((stream, number), retained, _nothing))
-        return parts
-
     def _see_to_the_way_back(self) -> None:
         """Away from the switch: leave it once it has ended the calls that were begun there, and join again."""
         mover, joined, over = self._mover, self._way_back.joined, None
         with self._lock:
-            finished = map(max, self._first, self._calls.of_job.ledger.finished())
+            finished = map(max, self._parts.first, self._calls.of_job.ledger.finished())
             if all(mover.path_of(stream, number) is CallPath.HOSTS for stream, number in enumerate(finished)):
                 mover.drained()
                 over, self._session = self._session, None
@@ -530,7 +475,3 @@ class MovingSession:
 def place_of(session: SwitchSession) -> int:
     """The place of a stay, for a `Mover`."""
     return session.job.generation + 1
-
-
-def _nothing(failure: BaseException | None) -> None:
-    """Nobody waits for a call that is finished here."""

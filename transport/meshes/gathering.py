@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from switchagg.errors import JobError
 from transport.links.link import Address
-from transport.meshes.hello import TELL_S, Hello
+from transport.meshes.hello import TELL_S, Hello, Meeting
 from transport.meshes.mesh_handshake import unknown_senders_text
 
 LEFT_S = 1.0
@@ -26,9 +26,10 @@ class Gathering:
     refusal: why this job can't begin, "" while it may. informed: members that know of it. until: the end of waiting.
     """
 
-    def __init__(self, hello: Hello, addresses: Sequence[Address], timeout_s: float) -> None:
-        self._hello, self._addresses, self._timeout_s = hello, addresses, timeout_s
-        self.until = time.monotonic() + timeout_s
+    def __init__(self, hello: Hello, addresses: Sequence[Address], terms: Meeting) -> None:
+        self._hello, self._addresses, self._terms = hello, addresses, terms
+        self._began = time.monotonic()
+        self.until = self._began + terms.timeout_s
         self.refusal = self._to_others = ""
         self.informed: set[int] = set()
         self._trouble: dict[int, str] = {}  # the last, by member
@@ -62,11 +63,15 @@ class Gathering:
         return bool(self.refusal) and (time.monotonic() >= self.until or self.informed >= self.other_members)
 
     def check_time(self, missing: Collection[int], unknown_senders: int) -> None:
-        """Raise JobError once it is too late for the members that are missing, or one has left for long."""
-        now = time.monotonic()
-        if now >= self.until:
-            within = f" within {self._timeout_s:g} s{unknown_senders_text(unknown_senders)}"
+        """Raise JobError once it is too late for a member that is missing, or one has left for long, or waiting is
+        cancelled."""
+        now, cancelled = time.monotonic(), self._terms.cancelled
+        if any(now >= self._until_of(member) for member in missing):
+            waited_s = max(self._terms.timeout_s, now - self._began)
+            within = f" within {waited_s:.4g} s{unknown_senders_text(unknown_senders)}"
             raise self.error(self._missing_text(missing) + within)
+        if cancelled is not None and cancelled.is_set():
+            raise self.error(f"{self._missing_text(missing)}, and it waits no longer")
         for member, since in self._left.items():
             if now - since >= LEFT_S:
                 why = f": {self._reasons[member]}" if self._reasons.get(member) else ""
@@ -84,6 +89,10 @@ class Gathering:
             for member, trouble in troubles.items()
         )
         return f"no connection with {', '.join(places)}"
+
+    def _until_of(self, member: int) -> float:
+        """When it is too late for a member that is missing."""
+        return self.until
 
     def _reached(self) -> Iterable[int]:
         return ()

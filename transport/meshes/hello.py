@@ -10,6 +10,7 @@ A member that finds a disagreement passes it on to all others, which would wait 
 """
 
 import struct
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -58,12 +59,16 @@ class Hello:
 
 @dataclass(frozen=True)
 class Meeting:
-    """The terms of a mesh's members. job, method, token: the same on all. timeout_s: they meet within it."""
+    """The terms of a mesh's members. job, method, token: the same on all. timeout_s: they meet within it. sleeper_s:
+    over TCP, how long a member may take whose process has its port and doesn't answer: it was stopped. cancelled: once
+    it is set, nobody is waited for."""
 
     job: str = ""
     method: str = ""
     token: str = field(default="", repr=False)
     timeout_s: float = 30.0
+    sleeper_s: float = 0.0
+    cancelled: threading.Event | None = None
 
     @property
     def key(self) -> bytes:

@@ -22,7 +22,7 @@ from switchagg.priority import socket_priority_of_tos, tos_of
 from transport.links.link import Address
 from transport.links.outages import bound_timeouts, patience_s
 from transport.meshes.gathering import LEFT_S, Gathering, address_text
-from transport.meshes.hello import ANYBODY, Hello, disagreement, unpack
+from transport.meshes.hello import ANYBODY, Hello, Meeting, disagreement, unpack
 from transport.meshes.mesh_handshake import (
     MESSAGE_BYTES_MAX,
     NONCE_BYTES,
@@ -41,14 +41,22 @@ UNKNOWN_SENDER_RETRY_S = 0.5
 HELLO_S = 5.0
 """How long a process that connected may take to prove that it has the job's token."""
 
+PROBE_AFTER_S = 0.5
+"""When a member that should connect to this one, and hasn't, is asked whether its process still has its port."""
+
+CANCEL_S = 0.1
+"""How soon waiting ends when it is cancelled."""
+
+SAYS_NOTHING = "it lets us connect and says nothing: was it stopped?"
+
 GUESTS_MAX = 256
 """Connections whose peers have not proved it; with more, the oldest is closed."""
 
 _TCP_CONGESTION = 13
 
 _connections: "weakref.WeakSet[socket.socket]" = weakref.WeakSet()
-"""Sockets of this process's meshes. A forked child (a DataLoader's worker, say) closes them: it can't use them, and
-while it lived no peer would notice that this process has died."""
+"""Sockets of this process's meshes, those that listen among them. A forked child (a DataLoader's worker, say) closes
+them: it can't use them, and while it lived no peer would notice that this process has died."""
 
 
 def _let_go() -> None:
@@ -135,6 +143,7 @@ def listen(address: Address, options: TcpOptions | None = None) -> socket.socket
     """A listening socket; port 0 for any free one. Raises JobError naming the address."""
     listener = (options or TcpOptions()).new_socket()
     try:
+        _connections.add(listener)
         listener.bind(address)
         listener.listen(256)
     except (OSError, OverflowError) as error:
@@ -145,7 +154,8 @@ def listen(address: Address, options: TcpOptions | None = None) -> socket.socket
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A connection whose handshake isn't done. expected: the member that should be there; None if it came to us.
+    """A connection whose handshake isn't done, or that only asks whether a process has its port. expected: the member
+    that should be there; None if it came to us.
 
     nonce: what a dialer sends, or of this connection alone. opened: whether the opening was sent, or has come.
     """
@@ -161,27 +171,31 @@ class _Pending:
 
 
 class TcpGathering(Gathering):
-    """Connects one member to all others; made, run and left behind. unknown_senders: how many were sent away."""
+    """Connects one member to all others; made, run and left behind. unknown_senders: how many were sent away.
+
+    Who is missing is dead if its host refuses a connection to its port, and was stopped if it accepts one: the kernel
+    does that for a process that is not running (L16). `Meeting.sleeper_s` says how long those are waited for, and, as
+    long as TCP would be silent, those whose hosts don't answer.
+    """
 
     def __init__(
-        self,
-        hello: Hello,
-        key: bytes,
-        addresses: Sequence[Address],
-        listener: socket.socket,
-        options: TcpOptions,
-        timeout_s: float,
+        self, hello: Hello, terms: Meeting, addresses: Sequence[Address], listener: socket.socket, options: TcpOptions
     ) -> None:
-        """key: of the handshakes. listener: where the others find this member; it is closed at the end."""
-        super().__init__(hello, addresses, timeout_s)
+        """listener: where the others find this member; it is closed at the end."""
+        super().__init__(hello, addresses, terms)
         self._listener, self._options = listener, options
-        self._handshakes = Listener(key, secrets.token_bytes(32))
+        _connections.add(listener)
+        self._handshakes = Listener(terms.key, secrets.token_bytes(32))
         self._sessions: dict[int, PeerSession] = {}  # of members that are connected
         self.unknown_senders = 0
         self._poll = select.epoll()
         self._pending: dict[int, _Pending] = {}
         self._connected: dict[int, socket.socket] = {}
         self._retry_at = dict.fromkeys(range(hello.member), 0.0)  # whom to connect to, and when
+        if terms.sleeper_s:
+            higher = range(hello.member + 1, hello.members)
+            self._retry_at |= dict.fromkeys(higher, self._began + PROBE_AFTER_S)
+        self._accepted: dict[int, bool] = {}  # by member: of its host's last answer
         self._refused: list[socket.socket] = []  # connections of members that don't fit
 
     def run(self) -> dict[int, socket.socket]:
@@ -210,12 +224,20 @@ class TcpGathering(Gathering):
             self._listener.close()
 
     def _pause_s(self, now: float) -> float:
-        ends = [self.until, *self._retry_at.values(), *(pending.until for pending in self._pending.values())]
-        return max(0.0, min(*ends, now + LEFT_S) - now)
+        ends = [*self._retry_at.values(), *(pending.until for pending in self._pending.values())]
+        ends.append(now + (LEFT_S if self._terms.cancelled is None else CANCEL_S))
+        return max(0.0, min(*ends, *([self.until] if now < self.until else [])) - now)
+
+    def _until_of(self, member: int) -> float:
+        accepted = self._accepted.get(member)
+        if accepted is False:
+            return self.until
+        most_s = self._terms.sleeper_s
+        return max(self.until, self._began + (most_s if accepted else min(most_s, patience_s(self._options.silence_s))))
 
     def _give_up(self, now: float) -> None:
         for pending in [pending for pending in self._pending.values() if now >= pending.until]:
-            self._dismiss(pending, "it lets us connect and says nothing" if pending.opened else "no answer")
+            self._dismiss(pending, SAYS_NOTHING if pending.opened else "no answer")
         if self.is_refused:
             raise JobError(f"job {self._hello.job}: {self.refusal}")
         if not self.refusal:
@@ -226,8 +248,8 @@ class TcpGathering(Gathering):
     def _connect(self, now: float) -> None:
         for member in [member for member, at in self._retry_at.items() if now >= at]:
             attempt = self._options.new_socket()
-            nonce = secrets.token_bytes(NONCE_BYTES)
-            pending = _Pending(attempt, address_text(self._addresses[member]), member, self.until, nonce)
+            nonce, until = secrets.token_bytes(NONCE_BYTES), max(self.until, self._began + self._terms.sleeper_s)
+            pending = _Pending(attempt, address_text(self._addresses[member]), member, until, nonce)
             self._pending[attempt.fileno()] = pending
             del self._retry_at[member]
             try:
@@ -238,7 +260,13 @@ class TcpGathering(Gathering):
                 continue
             self._poll.register(attempt, select.EPOLLOUT)
             if code not in (0, errno.EINPROGRESS):
-                self._dismiss(pending, errno.errorcode.get(code, str(code)))
+                self._no_connection(pending, code)
+
+    def _no_connection(self, pending: _Pending, code: int) -> None:
+        """A connection of ours was refused, or not answered."""
+        if pending.expected is not None and code == errno.ECONNREFUSED:
+            self._accepted[pending.expected] = False
+        self._dismiss(pending, os.strerror(code))
 
     def _dismiss(self, pending: _Pending, trouble: str, retry_s: float = RETRY_S) -> None:
         """Close a connection that failed; if it was ours, try again soon, else count an unknown sender."""
@@ -246,11 +274,11 @@ class TcpGathering(Gathering):
         self._poll.unregister(descriptor)
         del self._pending[descriptor]
         pending.connection.close()
-        if pending.expected is not None:
+        if pending.expected is None:
+            self.unknown_senders += 1
+        elif pending.expected not in self._connected:
             self._trouble[pending.expected] = trouble
             self._retry_at[pending.expected] = time.monotonic() + retry_s
-        else:
-            self.unknown_senders += 1
 
     def _accept(self) -> None:
         for _ in range(64):
@@ -324,16 +352,20 @@ class TcpGathering(Gathering):
     def _connection_made(self, pending: _Pending) -> None:
         """Our connection is established, or refused."""
         code = pending.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        member = pending.expected
+        assert member is not None
+        self._accepted.pop(member, None)
         if code:
-            self._dismiss(pending, OSError(code, errno.errorcode.get(code, str(code))).strerror or "")
+            self._no_connection(pending, code)
             return
-        assert pending.expected is not None
-        host, port = self._addresses[pending.expected]
+        host, port = self._addresses[member]
         if pending.connection.getsockname() == pending.connection.getpeername():
+            self._accepted[member] = False
             self._dismiss(pending, f"nobody listens at {host}:{port}")  # on loopback a socket may connect to itself
             return
-        pending.opened = True
-        if self._send(pending, pack_opening(pending.nonce)):
+        pending.opened = self._accepted[member] = True
+        self._trouble[member] = SAYS_NOTHING
+        if member > self._hello.member or self._send(pending, pack_opening(pending.nonce)):
             self._poll.modify(pending.connection, select.EPOLLIN)
 
     def _send(self, pending: _Pending, message: bytes) -> bool:
@@ -410,22 +442,22 @@ class TcpGathering(Gathering):
 
 def gather(
     hello: Hello,
-    key: bytes,
+    terms: Meeting,
     addresses: Sequence[Address],
     listener: socket.socket,
-    timeout_s: float,
     flows: Sequence[TcpOptions],
 ) -> tuple[list[dict[int, socket.socket]], int]:
     """Connections to all other members, one for each flow with its options, each by member; and how many unknown
     senders were sent away. Raises JobError as `TcpGathering.run`. listener: closed at the end."""
-    until, unknown_senders = time.monotonic() + timeout_s, 0
+    until, unknown_senders = time.monotonic() + terms.timeout_s, 0
     connections: list[dict[int, socket.socket]] = []
     try:
         for options in flows:
             if connections:  # who still looks for members would take the next connection for a second one of the first
+                until = max(until, time.monotonic() + HELLO_S)  # who was waited for longer is here
                 exchange(connections[0], dict.fromkeys(connections[0], b"ready"), until, hello.job)
-            left_s = max(0.0, until - time.monotonic())
-            gathering = TcpGathering(hello, key, addresses, listener.dup(), options, left_s)
+            left = replace(terms, timeout_s=max(0.0, until - time.monotonic()))
+            gathering = TcpGathering(hello, left, addresses, listener.dup(), options)
             connections.append(gathering.run())
             unknown_senders += gathering.unknown_senders
     except BaseException:

@@ -304,9 +304,7 @@ def meet(
         if listener is not None:
             listener.close()
         return hello, [{}], classes, 0
-    flows, unknown_senders = gather(
-        hello, terms.key, addresses, listener, terms.timeout_s, options.for_classes(classes)
-    )
+    flows, unknown_senders = gather(hello, terms, addresses, listener, options.for_classes(classes))
     return hello, flows, classes, unknown_senders
 
 

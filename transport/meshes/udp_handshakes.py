@@ -51,7 +51,7 @@ class UdpHandshakes(Gathering):
     def __init__(
         self, hello: Hello, terms: Meeting, addresses: Sequence[Address], number: int, ports: Sequence[int]
     ) -> None:
-        super().__init__(hello, addresses, terms.timeout_s)
+        super().__init__(hello, addresses, terms)
         self._number = number
         self._ports = [*ports, *[0] * (CLASSES - 1 - len(ports))]
         self._listener = Listener(terms.key, secrets.token_bytes(32))

@@ -203,7 +203,7 @@ class RdmaMesh(MeshBase):
             raise
         try:
             if len(addresses) > 1 and listener is not None:
-                gathering = TcpGathering(hello, terms.key, addresses, listener, TcpOptions(), terms.timeout_s)
+                gathering = TcpGathering(hello, terms, addresses, listener, TcpOptions())
                 connections = gathering.run()
                 mesh.counters["drop_unknown_sender"] = gathering.unknown_senders
                 mesh._connect_all(connections, until)

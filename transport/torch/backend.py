@@ -23,6 +23,7 @@ from switchagg.description import COMBINING, CallSignature, Kind
 from switchagg.job import MAX_CHILDREN
 from transport.contracts.group_contract import Group
 from transport.group.method_name import MethodName
+from transport.torch.alike import METHOD_VARIABLE, compare_with_first, raise_unlike
 from transport.torch.calls.contiguous import ContiguousCopies
 from transport.torch.calls.reducer import Reducer
 from transport.torch.calls.tensor_layout import (
@@ -42,7 +43,7 @@ from transport.torch.calls.work import SwitchWork, TimeoutWork
 from transport.torch.collectives import GLOO, Collectives, Forward, TrafficCounts, leave_out_of_graphs
 from transport.torch.elastic.membership_rounds import NEW, GroupGeneration, MembershipRounds
 from transport.torch.gloo import gloo_devices, make_gloo
-from transport.torch.rendezvous import METHOD_VARIABLE, Rendezvous, SwitchOptions, start_name
+from transport.torch.rendezvous import Rendezvous, SwitchOptions, start_name
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,8 @@ def create(options: Any, backend_options: SwitchOptions | None) -> ProcessGroup:
     if elastic:
         switch_options.require_elastic()
     rank, size = options.group_rank, options.group_size
+    if is_default and not waits:
+        compare_with_first(options.store, rank, size, switch_options.alike())
     group = SwitchProcessGroup(
         *(options.store, rank, size, options.timeout, switch_options),
         name=str(options.group_id),
@@ -463,7 +466,9 @@ class SwitchProcessGroup(Collectives):
             import transport.group.switch_group
         else:
             import transport.group.group_opening  # noqa: F401
-        self.membership = members = MembershipRounds(PrefixStore("elastic", self._store), self._options.elastic)
+        self.membership = members = MembershipRounds(
+            PrefixStore("elastic", self._store), self._options.elastic, partial(raise_unlike, self._store)
+        )
         self._end_membership = weakref.finalize(self, _end_unless_forked, members, os.getpid())
         self._take_part(members.begin(rank, size, self._limit_s()), NEW)
 

@@ -8,6 +8,7 @@ binds a port first and publishes where it is.
 import fcntl
 import json
 import logging
+import math
 import os
 import socket
 import struct
@@ -34,6 +35,7 @@ from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.links.link_kinds import LINKS, links_with
 from transport.meshes.job_key import job_token, new_token
 from transport.metrics.worker_metrics import watched
+from transport.torch.alike import CODEC_VARIABLE, METHOD_VARIABLE, difference, raise_unlike
 
 if TYPE_CHECKING:
     from transport.meshes.mesh_opening import BoundPlace
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SWITCH_VARIABLE = "SWITCHAGG_SWITCH"
-METHOD_VARIABLE = "SWITCHAGG_METHOD"
-CODEC_VARIABLE = "SWITCHAGG_CODEC"
 _SIOCGIFADDR = 0x8915
 POLL_S = 0.02
 LOOK_S = 0.1
@@ -152,7 +152,7 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
         return {"keys": self.keys} if self.keys else {}
 
     def alike(self) -> dict[str, Any]:
-        """What the ranks must have alike beside the method, by name of variable: of the options that it reads."""
+        """What the ranks must have alike, by name of variable: the method, and of the options that it reads."""
         name = self.name
         options = {option.name for option in fields(JobTerms)}.difference(METHODS_TERMS) | {
             "fallback",
@@ -171,12 +171,14 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
             )
         if name.is_switch:
             variables["SWITCHAGG_STREAMS"] = len(self.priorities) or self.stream_count
-            variables |= {"SWITCHAGG_SWITCH": bool(self.switch), "SWITCHAGG_KEYS": bool(self.keys)}
+            variables["SWITCHAGG_KEYS"] = bool(self.keys)
+            # Ranks may reach one switch by different addresses, but must count those of a list alike.
+            variables[SWITCH_VARIABLE] = self.switch.replace(" ", "") if "," in self.switch else bool(self.switch)
         if name.codec and not name.is_switch:
             variables["SWITCHAGG_VERIFY"] = self.verify
         if name.method != "gloo":
             variables["SWITCHAGG_TOKEN"] = bool(self.token or self.token_file)
-        return variables
+        return {METHOD_VARIABLE: str(name), **variables}
 
     def local_address(self) -> str:
         """Where other ranks reach this one. Raises JobError with what to do."""
@@ -247,7 +249,7 @@ def start_name(store: Store, rank: int, workers: int, timeout_s: float) -> str:
     A store may outlive its processes: torchrun --max-restarts gives new ranks the store of dead ones, so a rank's key
     may hold a dead rank's value. Therefore each rank writes a random token under its key, rank 0 writes the name under
     that token, and goes on when every rank has confirmed this name. (TORCHELASTIC_RESTART_COUNT wouldn't do: it counts
-    a node's own failures.) Raises DistBackendError for ranks that don't come within timeout_s.
+    a node's own failures.) Raises DistBackendError for ranks that don't come within timeout_s, or have other settings.
     """
     token = uuid.uuid4().hex
     if rank == 0:
@@ -257,6 +259,7 @@ def start_name(store: Store, rank: int, workers: int, timeout_s: float) -> str:
         missing = set(range(1, workers))
 
         def everyone_has_it() -> bool:
+            raise_unlike(store)
             for other in [other for other in missing if store.check([f"start/{other}"])]:
                 rank_token = store.get(f"start/{other}").decode()
                 if tokens.get(other) != rank_token:
@@ -274,7 +277,12 @@ def start_name(store: Store, rank: int, workers: int, timeout_s: float) -> str:
             )
         return name
     store.set(f"start/{rank}", token)
-    if not _comes(lambda: store.check([f"start/{token}"]), timeout_s):
+
+    def is_named() -> bool:
+        raise_unlike(store)
+        return store.check([f"start/{token}"])
+
+    if not _comes(is_named, timeout_s):
         raise dist.DistBackendError(
             f"switchagg: timed out: rank 0 of {workers} did not come to start the group with rank {rank} within "
             f"{timeout_s:g} s"
@@ -338,21 +346,11 @@ class Rendezvous:
 
     def agree(self) -> None:
         """Raise DistBackendError, on all ranks, that names both sides if their methods or options differ."""
-        variables = json.dumps({METHOD_VARIABLE: str(self.method), **self.options.alike()})
-        published = [json.loads(text) for text in self._exchange(f"{self.job}/method", variables, self.timeout_s)]
-        first = published[0]
+        settings = json.dumps(self.options.alike())
+        published = [json.loads(text) for text in self._exchange(f"{self.job}/method", settings, self.timeout_s)]
         for rank, other in enumerate(published):
-            if first[METHOD_VARIABLE] != other[METHOD_VARIABLE]:
-                raise dist.DistBackendError(
-                    f"switchagg: rank 0 uses method {first[METHOD_VARIABLE]}, rank {rank} of {self.workers} uses "
-                    f"{other[METHOD_VARIABLE]}: set {METHOD_VARIABLE}, SWITCHAGG_LINK, {CODEC_VARIABLE} and "
-                    "SWITCHAGG_SECRET alike for every rank"
-                )
-            if odd := next((variable for variable in first if first[variable] != other[variable]), ""):
-                raise dist.DistBackendError(
-                    f"switchagg: rank 0 has {odd}={_plain(first[odd])}, rank {rank} of {self.workers} has "
-                    f"{_plain(other[odd])}: set it alike for every rank"
-                )
+            if words := difference(0, published[0], rank, other, self.workers):
+                raise dist.DistBackendError(words)
 
     def open(self, lane: int) -> Group | None:
         """Join the switch, or connect to the other ranks. If the switch has no slots for the job, all ranks get None
@@ -444,7 +442,10 @@ class Rendezvous:
         try:
             join_options = options.join_options(self._join_limit_s)
             token = self._token(places)
-            join_options = replace(join_options, token=token, token_file="", group_timeout_s=self.timeout_s)
+            sleeper_s = 0.0 if options.elastic else math.inf  # an elastic job goes on without it
+            join_options = replace(
+                join_options, token=token, token_file="", group_timeout_s=self.timeout_s, sleeper_s=sleeper_s
+            )
             job = f"{self.job}/{lane}"
             if "," in options.switch and not options.fallback:
                 raise JobError(
@@ -560,13 +561,6 @@ class Rendezvous:
                 f"within {timeout_s:g} s"
             )
         return [self.store.get(key).decode() for key in keys]
-
-
-def _plain(value: Any) -> str:
-    """The value as a variable has it."""
-    if isinstance(value, bool):
-        return "a value" if value else "none"
-    return ",".join(map(str, value)) if isinstance(value, list) else repr(value)
 
 
 def _addresses(places: list[str]) -> list[tuple[str, int]]:

@@ -37,6 +37,8 @@ class JoinOptions(JobTerms, MemberOptions, LocalOptions):
     """How long a call waits for ranks that are alive."""
     group_timeout_s: float = math.inf
     """The time-out of a group above, as PyTorch's, that ends calls sooner."""
+    sleeper_s: float = math.inf
+    """How long a job that has lost its switch waits for a rank whose process was stopped, if its calls do."""
     retry_limit: int | None = None
     """In place of call_timeout_s: timeouts in a row."""
     rdma: RdmaOptions | None = None
@@ -137,6 +139,11 @@ class JoinOptions(JobTerms, MemberOptions, LocalOptions):
     def switch_patience_s(self) -> float:
         """How long the switch may be silent, if that is less than its lease: a job with a fallback leaves in time."""
         return switch_patience_s(self._limit_s) if self.can_fall_back else math.inf
+
+    @property
+    def sleeper_limit_s(self) -> float:
+        """`sleeper_s`, or the time-out that ends calls before."""
+        return min(self.sleeper_s, self._limit_s)
 
     @property
     def _limit_s(self) -> float:

@@ -17,7 +17,7 @@ import zmq
 from switchagg.errors import DecodeError, JobError
 from transport.links.link import Address
 from transport.meshes.gathering import LEFT_S, Gathering, address_text
-from transport.meshes.hello import Hello, disagreement, unpack
+from transport.meshes.hello import Hello, Meeting, disagreement, unpack
 from transport.meshes.mesh_handshake import (
     NONCE_BYTES,
     HandshakeKind,
@@ -64,15 +64,14 @@ class ZmqGathering(Gathering):
     def __init__(
         self,
         local_hello: Hello,
-        key: bytes,
+        terms: Meeting,
         addresses: Sequence[Address],
         sockets: Sockets,
-        timeout_s: float,
         tos: int | None = None,
     ) -> None:
-        """key: of the handshakes. tos: of the connections, as of `Sockets.connect`."""
-        super().__init__(local_hello, addresses, timeout_s)
-        self.listener = Listener(key, secrets.token_bytes(32))
+        """tos: of the connections, as of `Sockets.connect`."""
+        super().__init__(local_hello, addresses, terms)
+        self.listener = Listener(terms.key, secrets.token_bytes(32))
         self.dialed: dict[int, PeerSession] = {}
         self._dropped = 0
         self._openings: dict[bytes, None] = {}  # identities that have not proved themselves, the oldest first
@@ -118,9 +117,7 @@ class ZmqGathering(Gathering):
             else:
                 present = self._answered & self._identities.keys()
                 self.check_time(sorted(self.other_members - present), self.unknown_senders)
-            pause_s = self.until - time.monotonic()
-            if self._left:
-                pause_s = min(pause_s, LEFT_S / 4)
+            pause_s = min(self.until - time.monotonic(), LEFT_S / 4)
             connections = self._sockets.poll(max(0.0, pause_s))[1]
 
     def _check(self, connection: ZmqConnection) -> None:

@@ -163,7 +163,7 @@ class ZeroMqMesh(MeshBase):
         sockets = Sockets(addresses[member], options, as_keys(keys), max(options.message_bytes_max, CONTROL_BYTES_MAX))
         try:
             tos = marks[-1] if classes else None
-            gathering = ZmqGathering(local_hello, terms.key, addresses, sockets, terms.timeout_s, tos)
+            gathering = ZmqGathering(local_hello, terms, addresses, sockets, tos)
             peers = gathering.run()
         except BaseException:
             sockets.close(FADING_S)  # time for the reason to reach the others

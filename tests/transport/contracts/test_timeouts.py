@@ -41,6 +41,7 @@ COMPUTED = {  # of what no constant holds
     "patience": LEASE_S,
     "room": ROOM_LEASES * LEASE_S,
     "kept": KEPT_LEASES * LEASE_S,
+    "sleeper": JoinOptions(can_fall_back=True).sleeper_limit_s,
 }
 
 

@@ -3,71 +3,26 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
-from waiting import comes
+from switch_process import SwitchProcess
+from waiting import SOON_S, comes
 
 import transport.worker.path_diagnosis
 from switchagg.errors import AggregationFailed, JobError
 from transport.group.group_opening import open_group
+from transport.group.moving_session import MovingSession
 from transport.meshes.mesh_opening import bind_place
 
 pytestmark = pytest.mark.long
 
-SOON_S = 60.0
 WORKERS = 3
-LEASE_S = 1.0
-
-
-def free_port(kind: int) -> int:
-    with socket.socket(socket.AF_INET, kind) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-class SwitchProcess:
-    """A switch in a process of its own, which can be killed and started again at the same place."""
-
-    def __init__(self, dataplane: str = "auto", slots: int = 512, lease_s: float = LEASE_S) -> None:
-        self._ports = free_port(socket.SOCK_STREAM), free_port(socket.SOCK_DGRAM)
-        self.control = f"tcp://127.0.0.1:{self._ports[0]}"
-        self._options = ("--slots", str(slots), "--lease", str(lease_s), "--dataplane", dataplane)
-        self.process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "emulation.cli.main", "switch", "--control", self.control),
-                *("--data", f"127.0.0.1:{self._ports[1]}", *self._options),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        lines = iter(self.process.stdout)
-        assert any("ready" in line for line in lines)
-        threading.Thread(target=self.process.stdout.read, daemon=True).start()
-
-    def send(self, number: signal.Signals) -> None:
-        assert self.process is not None
-        os.kill(self.process.pid, number)
-
-    def kill(self) -> None:
-        if self.process is not None:
-            with suppress(ProcessLookupError):
-                self.send(signal.SIGKILL)
-            self.process.wait(SOON_S)
-            self.process = None
 
 
 @pytest.fixture
@@ -341,6 +296,26 @@ def test_a_rank_that_is_gone_as_well_is_named(switches: list[SwitchProcess]) -> 
     close(groups)
 
 
+def test_a_rank_that_is_gone_before_a_job_without_a_switch_began_ends_the_others(
+    switches: list[SwitchProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange = MovingSession._exchange
+
+    def fails_on_rank_1(session: MovingSession) -> Any:
+        if session.rank == 1:
+            raise JobError("it is gone")
+        return exchange(session)
+
+    monkeypatch.setattr(MovingSession, "_exchange", fails_on_rank_1)
+    groups = together(switches, "early", fallback="ring", timeout_s=1.0)
+    waiting = [group.allreduce(np.ones(100, np.float32)) for group in groups]
+    for future in waiting:
+        failure = future.exception(SOON_S)
+        assert isinstance(failure, AggregationFailed)
+        assert "it has no switch; and the ranks can't go on with ring" in str(failure)
+    close(groups)
+
+
 def test_a_job_that_moves_no_more_ends_with_its_switch(switches: list[SwitchProcess]) -> None:
     switches[0].start()
     groups = together(switches[:1], "settled", 2, fallback="ring")
@@ -384,3 +359,38 @@ def test_what_cannot_be_is_refused(
 def test_a_list_names_a_switch_once(switches: list[SwitchProcess]) -> None:
     with pytest.raises(JobError, match=r"has tcp://127\.0\.0\.1:\d+ twice"):
         together([switches[0], switches[0]], "odd", fallback="ring")
+
+
+@pytest.mark.parametrize("phase", ["_open_hosts", "_exchange", "_recover", "_see_to_the_way_back"])
+def test_a_group_that_is_closed_while_it_recovers_leaves_nothing(
+    switches: list[SwitchProcess], monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """Though it waits for a rank that does nothing; the third is told."""
+    reached, end, does = threading.Event(), threading.Event(), getattr(MovingSession, phase)
+
+    def waits_on_rank_1(session: MovingSession, *arguments: Any) -> Any:
+        if session.rank == 1:
+            reached.set()
+            end.wait(SOON_S)
+        return does(session, *arguments)
+
+    monkeypatch.setattr(MovingSession, phase, waits_on_rank_1)
+    switches[0].start()
+    files, threads = len(os.listdir("/proc/self/fd")), set(threading.enumerate())
+    groups = together(switches[:1], "closed", fallback="ring")
+    first = [group.allreduce(np.ones(100, np.float32)) for group in groups]
+    assert all((future.result(SOON_S) == WORKERS).all() for future in first)
+    waiting = [groups[rank].allreduce(np.ones(100, np.float32)) for rank in (0, 2)]
+    switches[0].kill()
+    assert reached.wait(SOON_S)
+    time.sleep(0.3)  # the others wait by then
+    closing = threading.Thread(target=groups[0].close)
+    closing.start()
+    closing.join(SOON_S / 4)
+    assert not closing.is_alive()
+    assert isinstance(waiting[0].exception(0), AggregationFailed)
+    assert isinstance(waiting[1].exception(SOON_S), AggregationFailed)
+    end.set()
+    close(groups)
+    assert comes(lambda: not set(threading.enumerate()) - threads), set(threading.enumerate()) - threads
+    assert comes(lambda: len(os.listdir("/proc/self/fd")) <= files)

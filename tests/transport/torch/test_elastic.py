@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -140,6 +141,23 @@ def test_a_process_that_was_taken_for_dead_joins_anew(processes: Processes) -> N
     assert a.next(4, LIMIT_S) == late.result() == GroupGeneration(2, identities(a, b), [4, NEW])
 
 
+def test_a_process_that_has_no_state_yet_goes_on_where_all_others_of_its_generation_are_dead(
+    processes: Processes,
+) -> None:
+    """They died before it got their state: nobody else can decide."""
+    a, b = processes.begin(2)
+    c = processes.new()
+    joined = processes.later(c.begin, 0, 2, LIMIT_S)
+    deadline = time.monotonic() + LIMIT_S
+    while not (a.has_joiners() and b.has_joiners()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    waits = [processes.later(member.next, 5, LIMIT_S) for member in (a, b)]
+    assert [wait.result() for wait in (*waits, joined)] == [GroupGeneration(1, identities(a, b, c), [5, 5, NEW])] * 3
+    for member in (a, b):
+        member.close()
+    assert c.next(NEW, LIMIT_S) == GroupGeneration(2, identities(c), [NEW])
+
+
 def test_new_processes_begin_anew_where_all_others_are_dead(processes: Processes) -> None:
     for member in processes.begin(2):
         member.close()
@@ -182,11 +200,12 @@ def switch() -> Iterator[SwitchDaemon]:
     daemon.stop()
 
 
-def test_a_killed_worker_costs_a_step_and_comes_back(switch: SwitchDaemon) -> None:
+@pytest.mark.parametrize(("how", "fallback"), [("killed", ""), ("stopped", ""), ("stopped", "ring")])
+def test_a_worker_that_is_lost_costs_a_step_and_comes_back(switch: SwitchDaemon, how: str, fallback: str) -> None:
     store, variables = host_store()
     environment = {**os.environ, **variables, "SWITCHAGG_ELASTIC": "1", "WORLD_SIZE": "3", "OMP_NUM_THREADS": "1"}
     environment |= {"SWITCHAGG_SWITCH": switch.control_endpoint, "SWITCHAGG_METHOD": "switch"}
-    environment["GLOO_SOCKET_IFNAME"] = "lo"
+    environment |= {"GLOO_SOCKET_IFNAME": "lo", "SWITCHAGG_FALLBACK": fallback}
     reader, writer = os.pipe()
 
     def start(rank: int) -> Any:
@@ -204,10 +223,15 @@ def test_a_killed_worker_costs_a_step_and_comes_back(switch: SwitchDaemon) -> No
                     assert lines[-1], lines
 
             read_until(": 3 workers")
-            workers[0].kill()  # the rank that all get their state from
-            workers[0].wait()
-            read_until(": 2 workers")
-            workers[0] = start(0)
+            if how == "killed":
+                workers[0].kill()  # the rank that all get their state from
+                workers[0].wait()
+                read_until(": 2 workers")
+                workers[0] = start(0)
+            else:
+                workers[0].send_signal(signal.SIGSTOP)
+                read_until(": 2 workers")
+                workers[0].send_signal(signal.SIGCONT)
             os.close(writer)  # what the workers alone have open now ends with them
             read_until(": 3 workers")
             ends = output.read()

@@ -1,6 +1,7 @@
 """A group whose ranks change: it is aborted from any thread, and formed again of fewer ranks and of more."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 from waiting import comes
 
+from transport.group.moving_session import MovingSession
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 from transport.torch.backend import SwitchProcessGroup
@@ -34,9 +36,9 @@ def switch(monkeypatch: pytest.MonkeyPatch) -> Iterator[SwitchDaemon]:
 class Ranks:
     """Ranks as threads; each has its group, of one store."""
 
-    def __init__(self, switch: SwitchDaemon, method: str, forms: bool = True) -> None:
+    def __init__(self, switch: SwitchDaemon, method: str, forms: bool = True, **more: Any) -> None:
         self._pool, self._store = ThreadPoolExecutor(WORKERS), dist.HashStore()
-        options = SwitchOptions(switch=switch.control_endpoint, method=method, bind="127.0.0.1")
+        options = SwitchOptions(switch=switch.control_endpoint, method=method, bind="127.0.0.1", **more)
 
         def make(rank: int) -> SwitchProcessGroup:
             limit = timedelta(seconds=30)
@@ -134,6 +136,42 @@ def test_abort_ends_pending_calls_at_once_from_any_thread(open_ranks: Callable[.
     ranks.groups[2].abort()
     assert ranks.reconfigure(1, 0, 1, 2) == [True] * 3
     assert ranks.sums(0, 1, 2) == [6.0] * 3
+
+
+@pytest.mark.parametrize("act", ["abort", "shutdown"])
+def test_a_group_ends_while_its_job_recovers_from_a_lost_switch(
+    open_ranks: Callable[..., Ranks], switch: SwitchDaemon, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """Rank 1 stands still, so that the others wait for it."""
+    reached, end, opens = threading.Event(), threading.Event(), MovingSession._open_hosts
+
+    def waits_on_rank_1(session: MovingSession, *arguments: Any) -> None:
+        if session.rank == 1 and not end.is_set():
+            reached.set()
+            end.wait(60)
+        opens(session, *arguments)
+
+    monkeypatch.setattr(MovingSession, "_open_hosts", waits_on_rank_1)
+    ranks = open_ranks("switch", fallback="ring")
+    assert ranks.sums(0, 1, 2) == [6.0] * 3
+    pending = [ranks.groups[rank].allreduce([torch.ones(1000)]) for rank in (0, 2)]
+    switch._server.run_once = time.sleep  # type: ignore[method-assign]
+    assert reached.wait(60)
+    time.sleep(0.3)  # the others wait by then
+    ender = threading.Thread(target=getattr(ranks.groups[0], act))
+    ender.start()
+    ender.join(15)
+    assert not ender.is_alive()
+    words = "aborted the group" if act == "abort" else "shut down"
+    with pytest.raises(dist.DistBackendError, match=words):
+        pending[0].wait()
+    with pytest.raises(dist.DistBackendError, match="has not answered"):
+        pending[1].wait()
+    end.set()
+    del switch._server.run_once  # it answers again
+    if act == "abort":
+        assert ranks.reconfigure(1, 0, 2) == [True] * 2
+        assert ranks.sums(0, 2) == [4.0] * 2
 
 
 def test_nothing_is_left_of_earlier_generations(open_ranks: Callable[..., Ranks]) -> None:

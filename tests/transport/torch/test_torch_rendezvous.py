@@ -2,14 +2,17 @@
 
 import itertools
 import logging
+import re
 import socket
 import threading
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,7 @@ from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 from transport.torch import registration, rendezvous
+from transport.torch.backend import create
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, start_name
 from transport.worker.join_options import JoinOptions
 
@@ -180,6 +184,38 @@ def test_a_rank_that_does_not_come_is_named(switch: FakeSwitch) -> None:
     assert not switch.joined
 
 
+@pytest.mark.parametrize("odd_rank", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("odd", "values"),
+    [
+        ({"elastic": 1}, "has SWITCHAGG_ELASTIC=[01], rank . of 3 has [01]: set it alike"),
+        (
+            {"elastic": 1, "method": "ring"},
+            "uses method (switch|ring), rank . of 3 uses (switch|ring): set SWITCHAGG_ME",
+        ),
+        ({"fallback": "ring"}, "has SWITCHAGG_FALLBACK='(ring)?', rank . of 3 has '(ring)?': set it alike"),
+    ],
+)
+def test_a_group_whose_ranks_have_unlike_settings_begins_on_none(
+    odd: dict[str, Any], values: str, odd_rank: int
+) -> None:
+    """Wherever a rank waits for the others, elastic or not."""
+    like, store = SwitchOptions(switch="tcp://fake:1", bind="127.0.0.1"), dist.HashStore()
+
+    def begin(rank: int) -> str:
+        options = SimpleNamespace(store=store, group_rank=rank, group_size=3, global_ranks_in_group=[], group_id="0")
+        options.timeout = timedelta(seconds=1000)
+        with pytest.raises(dist.DistBackendError) as raised:
+            create(options, replace(like, **odd) if rank == odd_rank else like)
+        return str(raised.value)
+
+    with ThreadPoolExecutor(3) as threads:
+        said = set(threads.map(begin, range(3), timeout=30))
+    assert len(said) == 1, said
+    assert re.search(f"rank .? *{values}", line := said.pop()), line
+    assert f"rank {odd_rank}" in line
+
+
 @pytest.mark.parametrize(
     ("odd", "words"),
     [
@@ -194,6 +230,8 @@ def test_a_rank_that_does_not_come_is_named(switch: FakeSwitch) -> None:
         ({"token": "t" * 32}, "rank 0 has SWITCHAGG_TOKEN=none, rank 2 of 3 has a value"),
         ({"token_file": "token"}, "rank 0 has SWITCHAGG_TOKEN=none, rank 2 of 3 has a value"),
         ({"switch": ""}, "rank 0 has SWITCHAGG_SWITCH=a value, rank 2 of 3 has none"),
+        ({"switch": "tcp://other:7"}, ""),
+        ({"switch": "tcp://fake:1, tcp://b:2"}, "SWITCHAGG_SWITCH=a value, rank 2 of 3 has 'tcp://fake:1,tcp://b:2'"),
         ({"method": "ring"}, "rank 0 uses method switch, rank 2 of 3 uses ring"),
         ({"elements": 360, "via": "rack", "segments_max": 1, "join_timeout_s": 9.0, "codec_seed": 5}, ""),
     ],

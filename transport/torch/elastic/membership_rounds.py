@@ -54,11 +54,11 @@ class _Beat(NamedTuple):
 
 class MembershipRounds:
     """One process's part. store: a prefix of its own, which the processes of one job share. least: no generation has
-    fewer ranks. It has a thread until `close`. What waits raises DistBackendError when its limit is over, when the job
-    has ended, or when the store is gone."""
+    fewer ranks. look: raises what ends the wait for the first one. It has a thread until `close`. What waits raises
+    DistBackendError when its limit is over, when the job has ended, or when the store is gone."""
 
-    def __init__(self, store: Any, least: int) -> None:
-        self._store, self._least = store, least
+    def __init__(self, store: Any, least: int, look: Callable[[], None] = lambda: None) -> None:
+        self._store, self._least, self._look_first = store, least, look
         self.identity = uuid.uuid4().hex[:12]
         self.decision: GroupGeneration | None = None
         """The generation that this process is in."""
@@ -162,7 +162,9 @@ class MembershipRounds:
                     continue
                 if self._store.check(["ended"]):
                     raise dist.DistBackendError("switchagg: elastic: the job has ended; there is nothing to join")
-                if (proposal := self._proposal(generation, step)) is not None:
+                if not generation:
+                    self._look_first()
+                if (proposal := self._proposal(generation)) is not None:
                     self._store.compare_set(key, "", json.dumps(proposal))
                     continue
                 pause_s = min(2 * pause_s, POLL_S)
@@ -175,7 +177,7 @@ class MembershipRounds:
             f"{limit_s:g} s"
         )
 
-    def _proposal(self, generation: int, step: int) -> tuple[list[str], list[int]] | None:
+    def _proposal(self, generation: int) -> tuple[list[str], list[int]] | None:
         """Members and steps of that generation, if they can be decided and it is for this process to do."""
         with self._lock:
             joiners = self._beating_joiners()
@@ -183,7 +185,7 @@ class MembershipRounds:
             living = [member for member in before if member == self.identity or not self._is_dead(member)]
         if not generation:
             return self._first(joiners)
-        if step == NEW and living:
+        if living and self.identity not in before:
             return None
         keys = [f"arrived/{generation}/{member}" for member in living]
         if keys and not self._store.check(keys):
