@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass
 from typing import Any
 
 from emulation.scenario.errors import ScenarioError
-from emulation.scenario.key_values import WORDS, allowed, shortened, suggestion
+from emulation.scenario.key_values import LISTED, WORDS, allowed, shortened, suggestion
 from emulation.scenario.scenario_tables import (
     LISTS,
     SEED_MOST,
@@ -16,6 +16,7 @@ from emulation.scenario.scenario_tables import (
     ComputeDistribution,
     ComputeJitter,
     LinkTail,
+    LostSwitch,
     Straggler,
     keys_of,
 )
@@ -23,6 +24,7 @@ from emulation.scenario.scenario_tables import (
 NESTED = {
     "faults.stragglers": Straggler,
     "faults.tail": LinkTail,
+    "faults.lost_switches": LostSwitch,
     "workload.compute_ns": ComputeDistribution,
     "workload.compute_jitter": ComputeJitter,
 }
@@ -74,7 +76,7 @@ def tables() -> dict[str, TableDescription]:
         described.append(_table(name, f"[{name}]", kind))
         for nested, inner in NESTED.items():
             if nested.startswith(f"{name}."):
-                described.append(_table(nested, f"[[{nested}]]" if inner is Straggler else f"[{nested}]", inner))
+                described.append(_table(nested, f"[[{nested}]]" if inner in LISTED else f"[{nested}]", inner))
     described += [_table(name, f"[[{name}]]", kind) for name, kind in LISTS.items()]
     swept = "Keys of other tables, each with a list of values, like topology.rate_bps = [1e9, 10e9]: docs/sweeps.md."
     return {table.name: table for table in (*described, TableDescription("sweep", "[sweep]", swept, ()))}

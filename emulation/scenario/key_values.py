@@ -15,6 +15,7 @@ from emulation.scenario.scenario_tables import (
     ComputeDistribution,
     ComputeJitter,
     LinkTail,
+    LostSwitch,
     Straggler,
     TopologyOptions,
     keys_of,
@@ -47,7 +48,7 @@ def build_fields(values: Mapping[str, Any], kind: Any, where: str) -> Any:
 
 
 def _check(value: Any, rule: Mapping[str, Any], where: str) -> Any:
-    if rule["kind"] in (Straggler, *_NESTED) or ("table" in rule and isinstance(value, (list, dict))):
+    if rule["kind"] in (*LISTED, *_NESTED) or ("table" in rule and isinstance(value, (list, dict))):
         return _check_nested(value, rule, where)
     if rule["kind"] is tuple:
         return _check_methods(value, rule["backend"], where)
@@ -77,18 +78,20 @@ def check_tables(value: Any, kind: Any, where: str) -> tuple[Any, ...]:
     return tuple(build_fields(table, kind, where) for table in value)
 
 
+LISTED = (Straggler, LostSwitch)
+"""Tables of which a key holds a list."""
 _NESTED = {LinkTail: "{ratio = 3, p50_ns = 1_000_000}", ComputeJitter: "{deviation = 0.05}"}
 """Tables in a table, each with an example."""
 
 
 def _check_nested(value: Any, rule: Mapping[str, Any], where: str) -> Any:
-    """Stragglers, a tail, jitter, or a compute time that isn't one number."""
+    """Stragglers, lost switches, a tail, jitter, or a compute time that isn't one number."""
     if like := _NESTED.get(rule["kind"]):
         if not isinstance(value, dict):
             raise ScenarioError(f"{where}: {shortened(value)} is not allowed; allowed: a table, like {like}")
         return build_fields(value, rule["kind"], f"{where}: ")
-    if rule["kind"] is Straggler:
-        return check_tables(value, Straggler, f"{where}: ")
+    if rule["kind"] in LISTED:
+        return check_tables(value, rule["kind"], f"{where}: ")
     if isinstance(value, dict):
         return build_fields(value, ComputeDistribution, f"{where}: ")
     number = {key: rule[key] for key in ("kind", "low", "high", "unit")}
@@ -174,7 +177,7 @@ def allowed(rule: Mapping[str, Any]) -> str:
         return ", ".join(_choices(rule))
     if kind in WORDS:
         return WORDS[kind]
-    if kind is Straggler:
+    if kind in LISTED:
         return "a list of tables"
     return "a table" if kind in _NESTED else limits(rule)
 

@@ -155,7 +155,8 @@ class Scenario:
 _ONLY_IF_SET = {
     "ps": ("push_then_pull",),
     "hosts": ("calls_at_once",),
-    "faults": ("stragglers", "tail"),
+    "faults": ("stragglers", "tail", "lost_switches"),
+    "switch": ("fallback", "standby", "lease_ns"),
     "workload": ("compute_jitter", "paced"),
     "topology": (*scenario_checks.UNUSUAL_QUEUES, "sides", "ports", "link_bps"),
 }

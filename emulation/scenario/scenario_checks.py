@@ -19,10 +19,12 @@ from emulation.scenario.scenario_tables import (
     TopologyOptions,
 )
 from emulation.scenario.topologies.topology import HASH, SPRAY, STAR
-from emulation.scenario.topologies.topology_kinds import TOPOLOGIES
+from emulation.scenario.topologies.topology_kinds import TOPOLOGIES, trees
 from emulation.scenario.workload_kinds import DDP, WORKLOADS
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.job import MAX_CHILDREN, MAX_PARTIAL
+from switchagg.option_syntax import choices
+from transport.contracts.timeouts import LEASE_LEAST_S
 from transport.group.method_name import METHODS
 from transport.links.ethernet import ETHERNET_BYTES
 from transport.links.link_kinds import LINKS, links_with
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from emulation.scenario.scenario import Scenario
 
 MININET_HOSTS_MOST = 64
+LEASE_LEAST_NS = round(LEASE_LEAST_S * 1e9)
 OF_PROFILES = {"parallel": DDP, "degree": 0, "stages": 1, "device_flops": 0}
 """Keys of [workload] for a profile alone, and what they are without one."""
 OF_SUMS = {key: getattr(JobOptions("", 1), key) for key in ("method", "size_bytes", "in_flight", "compute_ns")}
@@ -65,6 +68,7 @@ def fault(scenario: Scenario) -> str:
         _codecs,
         _secret_sums,
         _compute,
+        _failover,
     )
     return next(filter(None, (check(scenario) for check in checks)), "")
 
@@ -483,4 +487,35 @@ def _compute(scenario: Scenario) -> str:
         return "[faults] tail: there is none in Mininet; allowed: [methods] mininet = [], and --on sim"
     if absent := [straggler.rank for straggler in faults.stragglers if straggler.rank >= workers]:
         return f"[faults] stragglers: rank: {absent[0]} is out of range; allowed: 0 … {workers - 1}"
+    return ""
+
+
+def _failover(scenario: Scenario) -> str:
+    """Switches that die, and what the job has against that."""
+    switch, lost = scenario.switch, scenario.faults.lost_switches
+    if not (lost or switch.fallback or switch.standby or switch.lease_ns):
+        return ""
+    where = f'[switch] fallback: "{switch.fallback}"' if switch.fallback else "[faults] lost_switches"
+    if switch.standby and not switch.fallback:
+        return f"[switch] standby: {switch.standby}: to go from one switch to the next a job needs a fallback, as ring"
+    if 0 < switch.lease_ns < LEASE_LEAST_NS:
+        return f"[switch] lease_ns: {switch.lease_ns} is out of range; allowed: 0, or {LEASE_LEAST_NS} or more"
+    if scenario.methods.mininet:
+        return f"{where}: it is in virtual time alone; allowed: [methods] mininet = [], and --on sim"
+    if not any(method.is_switch for method in scenario.methods.sim):
+        return f"{where}: none of the methods has a switch to lose; allowed: [methods] sim with switch"
+    obstacles = {
+        "[[jobs]]": bool(scenario.jobs),
+        "[switch] backups, close_after_ns": switch.partial,
+        "[topology] spines": scenario.topology.spines > 1,
+        "[topology] pfc_bytes": scenario.topology.pfc_bytes > 0,
+        f"[topology] workers above {MAX_CHILDREN}": scenario.topology.workers > MAX_CHILDREN,
+    }
+    if other := next((name for name, there in obstacles.items() if there), ""):
+        return f"{where}: not beside {other}; leave out one of the two"
+    summing = trees(scenario.links("switch"), scenario.topology.placement, 1)[0].aggregators
+    if absent := [entry.switch for entry in lost if entry.switch and entry.switch not in summing]:
+        return f"[faults] lost_switches: switch: {absent[0]} sums nothing{choices(absent[0], summing)}"
+    if early := [entry for entry in lost if 0 < entry.back_ns <= entry.at_ns]:
+        return f"[faults] lost_switches: back_ns: {early[0].back_ns} is not after at_ns = {early[0].at_ns}"
     return ""

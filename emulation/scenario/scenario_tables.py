@@ -68,6 +68,11 @@ def dataplane_names() -> tuple[str, ...]:
     return ("auto", *DATAPLANES)
 
 
+def _fallbacks() -> tuple[str, ...]:
+    """The values of `fallback`."""
+    return ("", *host_methods())
+
+
 def _methods(backend: str, about: str, *default: str) -> Any:
     metadata = {"kind": tuple, "backend": backend, "about": about}
     return field(default=tuple(map(parse_method, default)), metadata=metadata)
@@ -217,6 +222,16 @@ class LinkTail:
 
 
 @dataclass(frozen=True)
+class LostSwitch:
+    """sim: a switch dies in method `switch`, and a new one that knows nothing of the job may take its place. Frames
+    between hosts go on. What the job does then is said by [switch] fallback."""
+
+    at_ns: int = integer(MISSING, 1, COMPUTE_NS_MOST, "ns", "When it dies, from the start of the run")
+    back_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "When a new one is there; 0: never")
+    switch: str = _checked("", "text", 'Its name, as reports draw it; "": the one at the root of the job')
+
+
+@dataclass(frozen=True)
 class Faults:
     """Faults of every link, per packet and independent, drawn from the scenario's seed in `sim`; slow ranks, and links
     whose delay has a tail."""
@@ -229,6 +244,9 @@ class Faults:
         default=(), metadata={"kind": Straggler, "about": "Ranks that are slow; several slow a rank more"}
     )
     tail: LinkTail | None = field(default=None, metadata={"kind": LinkTail, "about": "sim: extra delay of links"})
+    lost_switches: tuple[LostSwitch, ...] = field(
+        default=(), metadata={"kind": LostSwitch, "about": "sim: switches that die, and are there again"}
+    )
 
     @property
     def of_packets(self) -> bool:
@@ -328,6 +346,11 @@ class SwitchSettings(JobTerms):
     )
     retry_limit: int = integer(30, 1, 1_000, "timeouts in a row", "sim: then the call fails, naming who is missing")
     trees: int = integer(0, 0, 64, "trees", "With several spines: its streams in turn; 0: one over each spine")
+    fallback: str = choice(
+        "", _fallbacks, "sim: the host method that calls take while there is no switch, as in real runs; empty: none"
+    )
+    standby: int = integer(0, 0, 7, "switches", "sim: beside the first, to which a job with a fallback may go")
+    lease_ns: int = integer(0, 0, 3_600_000_000_000, "ns", "sim: as of `switchagg switch --lease`; 0: 4 s")
     slots: int = integer(0, 0, 65_536, "slots", "Of each switch, for all jobs; 0: as many as they ask for")
     shares: str = choice(
         MAX_MIN, (MAX_MIN, FIRST_COME), "Of slots: by weight, or all that a job asks for while any are left"

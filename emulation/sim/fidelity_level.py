@@ -97,6 +97,8 @@ def refusal(scenario: Scenario, name: MethodName, config: SimulationConfig) -> s
         return "other traffic is beside the job ([[flows]])"
     if scenario.jobs:
         return "other jobs are beside this one ([[jobs]])"
+    if config.failover is not None:
+        return "the job may lose its switch"
     if scenario.topology.pfc_bytes:
         return "links pause each other (PFC)"
     if scenario.asynchronous(name):

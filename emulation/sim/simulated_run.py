@@ -25,6 +25,7 @@ from emulation.scenario.scenario_flows import own_hosts
 from emulation.scenario.scenario_tables import BEST, CUBIC, ENDLESS, KERNEL, PACKET, RDMA_CONTROLS
 from emulation.scenario.workload_kinds import DDP, FSDP, TP, WORKLOADS
 from emulation.sim.asynchronous import AsynchronousTraining
+from emulation.sim.failover_terms import LEASE_NS, FailoverTerms
 from emulation.sim.fidelity_level import FidelityLevel, fidelity_level_of
 from emulation.sim.host_costs import HostCosts
 from emulation.sim.layers import LayeredTraining, Schedule
@@ -275,7 +276,7 @@ def _cost(scenario: Scenario, name: MethodName) -> LinearCost:
     sizes = (SMALL_BYTES, LARGE_BYTES)
     spec = name.spec and dataclasses.replace(name.spec, feedback="", momentum=0.0, least=0, warmup=0)
     coded = dataclasses.replace(name, codec=str(spec or ""))
-    config = dataclasses.replace(simulation_config(scenario, coded), tcp="")  # not of how it starts
+    config = dataclasses.replace(simulation_config(scenario, coded), tcp="", failover=None)  # not of how it starts
     times = [time_allreduce(config, name.method, size, "float32" if spec else "int32").duration_ns for size in sizes]
     return fit_cost(sizes, times)
 
@@ -297,6 +298,14 @@ def measured_compute_ns(name: str, batch_per_worker: int, seed: int) -> int:
     from emulation.workloads.replicas import Replicas  # imports PyTorch
 
     return Replicas(name, seed, 1, batch_per_worker).measure_compute_ns()
+
+
+def failover_terms(scenario: Scenario, name: MethodName | None) -> FailoverTerms | None:
+    """What a method with a switch has against its loss; None where no switch is lost."""
+    switch, lost = scenario.switch, scenario.faults.lost_switches
+    if name is None or name.method != "switch" or not (lost or switch.fallback):
+        return None
+    return FailoverTerms(switch.fallback, switch.standby, switch.lease_ns or LEASE_NS, lost)
 
 
 def simulation_config(scenario: Scenario, name: MethodName | None = None) -> SimulationConfig:
@@ -325,6 +334,7 @@ def simulation_config(scenario: Scenario, name: MethodName | None = None) -> Sim
         fabric=topology.fabric,
         seed=scenario.seed,
         **shared_fields(switch, JobTerms) | {"verify": verify} | (name.terms if name else {"codec": ""}),
+        failover=failover_terms(scenario, name),
         trees=switch.trees,
         aggregators=switch.aggregators,
         dataplane=dataplane,

@@ -16,8 +16,9 @@ class StallDetector:
     end of the stall, but only once in a while: on a machine that stalls all the time leases still end.
     """
 
-    def __init__(self) -> None:
-        self._last_iteration_ns = time.monotonic_ns()
+    def __init__(self, now_ns: int | None = None) -> None:
+        """now_ns: of the clock that `ended` gets; by default the monotonic one's."""
+        self._last_iteration_ns = time.monotonic_ns() if now_ns is None else now_ns
         self._last_stall_ns = -BETWEEN_STALLS_NS
 
     def ended(self, now_ns: int) -> bool:

@@ -38,6 +38,12 @@ class Meet(Protocol):
     def __call__(self, timeout_s: float, sleeper_s: float, cancelled: threading.Event) -> Group: ...
 
 
+def round_key(place: CallPlace, number: int) -> int:
+    """The key by which ranks match a round of a call."""
+    stream, of_stream = place
+    return (stream << _NUMBERS | of_stream) << _ROUNDS | number
+
+
 class _HostCall:
     """A call on its way: what its rounds have in common."""
 
@@ -115,12 +121,10 @@ class HostPath:
 
     def _begin(self, call: _HostCall, number: int, reduction: Reduction | None, ended: Ended) -> None:
         assert reduction is not None
-        stream, of_stream = call.place
-        key = (stream << _NUMBERS | of_stream) << _ROUNDS | number
         request = CallRequest(
             reduction.kind,
             reduction.op,
-            key,
+            round_key(call.place, number),
             call.priority,
             reduction.root,
             signature=None if number else call.signature,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, stop
+
+if TYPE_CHECKING:
+    from emulation.experiments.chaos.chaos_run import ChaosRun
 
 Seconds = Annotated[
     float | None, typer.Option(min=1, max=1e6, help="How long events happen  [default: 600, without --events]")
@@ -22,7 +26,11 @@ Elastic = Annotated[
     bool, typer.Option("--elastic", help="Ranks go on without one that died, which starts again alone and joins")
 ]
 Place = Annotated[
-    str, typer.Option(metavar="namespaces|loopback", help="Hosts with links that can be cut; processes of this host")
+    str,
+    typer.Option(
+        metavar="namespaces|loopback|virtual",
+        help="Hosts with links that can be cut; processes of this host; virtual time",
+    ),
 ]
 Events = Annotated[int, typer.Option(min=0, help="End after so many; 0: after --seconds alone")]
 Kinds = Annotated[
@@ -79,7 +87,7 @@ def chaos(
     """
     with outcomes():
         from emulation.experiments.chaos import chaos_page as page
-        from emulation.experiments.chaos.chaos_options import NAMESPACES, SECONDS, ChaosOptions
+        from emulation.experiments.chaos.chaos_options import SECONDS, ChaosOptions
         from emulation.experiments.chaos.event_schedule import first_events, kinds_of
         from emulation.scenario.errors import RunFailed
 
@@ -99,13 +107,24 @@ def chaos(
         if schedule:
             typer.echo("\n".join(page.schedule_lines(first_events(options, schedule))))
             return
-        from emulation.experiments.chaos.chaos_run import ChaosRun
-
-        if on == NAMESPACES:
-            from emulation.testbed.netns import run_in_user_namespace
-
-            run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
-        result = ChaosRun(options, lambda line: typer.echo(line, err=True), report).run()
+        result = _run_kind(on)(options, lambda line: typer.echo(line, err=True), report).run()
         typer.echo("\n".join(page.result_lines(result)))
         page.write(result, json_file, report)
     raise typer.Exit(EXIT_FAILED if result.faults else 0)
+
+
+def _run_kind(place: str) -> Callable[..., ChaosRun]:
+    """The kind of run at this place, which is entered."""
+    from emulation.experiments.chaos.chaos_options import NAMESPACES, VIRTUAL
+
+    if place == VIRTUAL:
+        from emulation.experiments.virtual_chaos.virtual_run import VirtualChaosRun
+
+        return VirtualChaosRun
+    from emulation.experiments.chaos.chaos_run import ChaosRun
+
+    if place == NAMESPACES:
+        from emulation.testbed.netns import run_in_user_namespace
+
+        run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
+    return ChaosRun

@@ -24,7 +24,16 @@ ETHERNET_BYTES, IP_AT, UDP_AT, DATA_AT = 14, 14, 34, 42
 FRAME_MAX = 1514
 REMEMBERED = 4000
 PAUSE_S = 0.001
-GENERATION_AT = DATA_AT + int(HEADER.fields["generation"][1])  # type: ignore[index]
+GENERATION_AT = int(HEADER.fields["generation"][1])  # type: ignore[index]
+
+
+def forge(frame: bytearray, packet_at: int, chance: random.Random) -> None:
+    """Give the packet in a frame another generation, and change up to three bits behind that."""
+    generation_at = packet_at + GENERATION_AT
+    frame[generation_at + pick(chance, 4)] ^= 1 + pick(chance, 255)
+    for _ in range(pick(chance, 4)):
+        bit = 8 * (generation_at + 4) + pick(chance, 8 * (len(frame) - generation_at - 4))
+        frame[bit // 8] ^= 1 << bit % 8
 
 
 class BadPackets:
@@ -93,10 +102,7 @@ class BadPackets:
         copy = bytearray(frame)
         copy[UDP_AT + 6 : UDP_AT + 8] = bytes(2)  # no UDP checksum, as IPv4 allows: the sender's may be left to a NIC
         if self._event.kind == ForgedPackets.name:
-            copy[GENERATION_AT + pick(self._chance, 4)] ^= 1 + pick(self._chance, 255)
-            for _ in range(pick(self._chance, 4)):
-                bit = 8 * (GENERATION_AT + 4) + pick(self._chance, 8 * (len(copy) - GENERATION_AT - 4))
-                copy[bit // 8] ^= 1 << bit % 8
+            forge(copy, DATA_AT, self._chance)
         self._tap.sendto(copy, (port, 0))
         self.packets_sent += 1
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from emulation.scenario.errors import RunFailed
 from transport.group.method_name import METHODS, MethodName, parse
 
-NAMESPACES, LOOPBACK = "namespaces", "loopback"
-PLACES = (NAMESPACES, LOOPBACK)
-"""Where a run takes place: in network namespaces of its own, or as processes of this host."""
+NAMESPACES, LOOPBACK, VIRTUAL = "namespaces", "loopback", "virtual"
+PLACES = (NAMESPACES, LOOPBACK, VIRTUAL)
+"""Where a run takes place: in network namespaces of its own, as processes of this host, or in virtual time."""
 
 SECONDS = 600.0
 WORKERS_MAX = 64
@@ -94,6 +94,12 @@ class ChaosOptions:
             raise RunFailed(f"--method: {error}") from None
         if self.name.method == "gloo":
             raise RunFailed("--method gloo: PyTorch's own promises nothing about faults; choose one of ours")
+        if self.place == VIRTUAL and not self.name.is_switch:
+            raise RunFailed(
+                f"--method {self.method}: in virtual time chaos is of method switch; leave out --on virtual"
+            )
+        if self.place == VIRTUAL and self.elastic:
+            raise RunFailed("--elastic: there are no elastic jobs in virtual time; leave out one of the two")
         if self.fallback and not self.name.is_switch:
             raise RunFailed(f"--fallback {self.fallback}: of method switch alone; {self.method} has no switch to lose")
         if self.standby and not self.fallback:

@@ -105,3 +105,7 @@ class SimulatedLink:
     def lead_to(self, switch: int | None) -> None:
         """Hand frames to a switch, or, None, to the hosts that they are for."""
         load().sa_sim_lead_to(self.handle, switch)
+
+    def cut(self, is_cut: bool) -> None:
+        """While it is cut, frames that would arrive are lost."""
+        load().sa_sim_cut(self.handle, is_cut)

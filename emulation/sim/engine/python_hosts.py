@@ -75,6 +75,10 @@ class PythonHosts:
         self._library.sa_sim_program(switch, self._handle, address)
         self.receivers[address] = receive
 
+    def end_program(self, switch: int, address: int) -> None:
+        """Packets for a switch are its data plane's in C again."""
+        self._library.sa_sim_program(switch, None, address)
+
     def send(
         self,
         link: int,

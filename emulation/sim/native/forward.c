@@ -192,6 +192,8 @@ void sa_sim_lead_to(struct sim_link *link, struct sim_switch *to) {
         sim_link_lead_to(link, hand_over, link->sim, look_at_host);
 }
 
+void sa_sim_cut(struct sim_link *link, uint32_t is_cut) { sim_link_cut(link, is_cut); }
+
 static void switch_free(struct sim_node *node) {
     free(((struct sim_switch *)node)->ports);
     free(node);

@@ -56,6 +56,8 @@ SA_EXPORT struct sim_paths *sa_sim_paths(struct sa_sim *sim, struct sim_link *co
 /* Sets the receiver at a link's end: a switch, or, NULL, the hosts by the frames' addresses. */
 SA_EXPORT void sa_sim_lead_to(struct sim_link *link, struct sim_switch *to);
 
+SA_EXPORT void sa_sim_cut(struct sim_link *link, uint32_t is_cut);
+
 /* Sets the route from a switch to its next address, by one of both. Returns 0, or -1 without memory. */
 SA_EXPORT int sa_sim_route(struct sim_switch *at, struct sim_link *link, struct sim_paths *paths);
 SA_EXPORT void sa_sim_aggregate(struct sim_switch *at, struct sa_plane *plane, uint32_t address, uint32_t room_bytes);

@@ -244,3 +244,23 @@ void sim_link_lead_to(struct sim_link *link, sim_action act, void *object, sim_l
     link->lane.object = object;
     link->lane.look = look;
 }
+
+static void lose(void *object, struct sim_body *body, uint32_t sender, uint32_t to) {
+    (void)sender, (void)to;
+    drop(object, body, SIM_LOST);
+}
+
+static void end_at(struct sim_lane *lane, const struct sim_arrival *end) {
+    if (!lane->act) return; /* the lane isn't there yet */
+    lane->act = end->act;
+    lane->object = end->object;
+    lane->look = end->look;
+}
+
+void sim_link_cut(struct sim_link *link, uint32_t is_cut) {
+    if ((link->whole.act != NULL) == (is_cut != 0)) return;
+    struct sim_arrival end = is_cut ? (struct sim_arrival){lose, link, NULL} : link->whole;
+    link->whole = is_cut ? (struct sim_arrival){link->lane.act, link->lane.object, link->lane.look} : (struct sim_arrival){0};
+    end_at(&link->lane, &end);
+    end_at(&link->ahead, &end);
+}

@@ -30,6 +30,13 @@ struct sim_faults {
     struct sim_tail *tails;
 };
 
+/* What happens to frames at the end of a link: as of a lane. */
+struct sim_arrival {
+    sim_action act;
+    void *object;
+    sim_look look;
+};
+
 struct sim_link;
 struct sim_strict;
 struct sim_pausing;
@@ -60,6 +67,7 @@ struct sim_link {
     sim_queue_up queue_up; /* of one that doesn't take frames in order: NULL of any other */
     struct sim_strict *strict;
     struct sim_pausing *pausing;
+    struct sim_arrival whole; /* of one that is cut: where frames arrive else; act is NULL of any other */
     struct sim_node node; /* only to be owned */
 };
 
@@ -87,6 +95,9 @@ uint64_t sim_pausing_backlog_bytes(const struct sim_link *link, int64_t now_ns);
 /* Returns NULL without memory. act, object: what happens to frames that arrive. */
 struct sim_link *sim_link_new(struct sa_sim *sim, const struct sim_link_facts *facts);
 void sim_link_lead_to(struct sim_link *link, sim_action act, void *object, sim_look look);
+
+/* While it is cut, frames that would arrive are lost. Cutting it twice is cutting it once. */
+void sim_link_cut(struct sim_link *link, uint32_t is_cut);
 
 /* Fetch what sending on it will use: itself, then the place of the next frame. */
 static inline void sim_link_look(const struct sim_link *link, uint32_t to) {

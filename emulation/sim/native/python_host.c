@@ -133,7 +133,7 @@ int sa_sim_send_results(struct sim_switch *at, const uint8_t *packets, uint32_t 
 }
 
 void sa_sim_program(struct sim_switch *at, struct sim_python *python, uint32_t address) {
-    at->program = &python->node;
+    at->program = python ? &python->node : NULL;
     at->address = address;
 }
 

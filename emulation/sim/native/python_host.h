@@ -36,7 +36,7 @@ SA_EXPORT struct sim_python *sa_sim_python(struct sa_sim *sim, sim_arrive arrive
 /* Let an address be one of such a host, beside a host in C, if one is there. Returns 0, or -1 without memory. */
 SA_EXPORT int sa_sim_python_at(struct sim_python *python, uint32_t address);
 
-/* Let packets for a switch go to its program in Python. */
+/* Let packets for a switch go to its program in Python, or, NULL, to its plane. */
 SA_EXPORT void sa_sim_program(struct sim_switch *at, struct sim_python *python, uint32_t address);
 
 /* Queue the object that Python keeps as `next` on a link; ahead: past what waits. length, flow, crc: as of a body and its

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
 from emulation.sim.engine import engine_library
@@ -17,6 +18,7 @@ from emulation.sim.network.host_uplink import Done
 from emulation.sim.network.simulated_link import ECT, addressed
 from emulation.sim.spines.spine_trees import TreeEndpoints
 from switchagg.calls.call_request import CallRequest
+from switchagg.calls.chunked_call import ArrayCall
 from switchagg.calls.member_calls import CallPlace, MemberCalls
 from switchagg.codecs.array_codec import Reduction
 from switchagg.endpoint import CallCompleted, Endpoint, StreamFailed
@@ -40,6 +42,10 @@ class SimulatedCall(NamedTuple):
         return self._replace(request=self.request._replace(**changes))
 
 
+Carry = Callable[[CallPlace, ArrayCall, Done], None]
+"""carry(place, part, done): begin a part of a call in place; done: it has ended."""
+
+
 class AggregationHost:
     """A worker of the `switch` method: an Endpoint on a link. `on_failure` is called with a stream that gave up.
 
@@ -59,10 +65,13 @@ class AggregationHost:
         self._rank = endpoint.rank
         self._address, switches = ends
         self._job = job = endpoint.job
-        self._calls = calls
+        self.calls = calls
         self._link = link
         self._on_failure = on_failure
-        self._done: dict[int, Done] = {}
+        self._open: dict[int, tuple[CallPlace, ArrayCall, Done]] = {}  # by the part's identity
+        self._held: list[SimulatedCall] | None = None
+        self.carry: Carry = self.submit
+        """What carries a part of a call: the endpoint, or what a job with a fallback has decided."""
         ecn = ECT if job.congestion != UNCONTROLLED and link.config.ecn_bytes is not None else 0
         strict = link.strict  # elsewhere a job has one class
         self._to = {  # by job and stream, as packets name them
@@ -82,7 +91,7 @@ class AggregationHost:
             to = self._to[endpoint.job.job_id]
             facts.endpoint, facts.job_id, facts.streams = endpoint.handle, endpoint.job.job_id, len(to)
             facts.to = ctypes.cast((ctypes.c_uint32 * len(to))(*to), ctypes.c_void_p)
-        classes = self._calls.ledger.turns.classes
+        classes = self.calls.ledger.turns.classes
         self._worker = engine_library.there(
             self._library.sa_sim_worker(
                 clock.handle,
@@ -118,33 +127,58 @@ class AggregationHost:
         self._host.run(self._transfer_ns, partial(self._launch, call._replace(done=then)))
 
     def _launch(self, call: SimulatedCall) -> None:
+        if self._held is not None:
+            self._held.append(call)
+            return
         array, request, done, coding = call
-        entered = self._calls.enter(self._calls.lay_out(array, request, coding))
+        entered = self.calls.enter(self.calls.lay_out(array, request, coding))
         left = len(entered)
 
         def part_done(place: CallPlace) -> None:
             nonlocal left
-            self._calls.ledger.finish(place)
+            self.calls.ledger.finish(place)
             left -= 1
             if not left:
                 done()
 
         for place, part in entered:
-            self._done[id(part)] = partial(part_done, place)
-            self.endpoint.submit(place[0], part)
+            self.carry(place, part, partial(part_done, place))
         self._events()
         self._pump()
+
+    def submit(self, place: CallPlace, part: ArrayCall, done: Done) -> None:
+        """Give a part to the endpoint."""
+        self._open[id(part)] = place, part, done
+        self.endpoint.submit(place[0], part)
+
+    def hold(self) -> None:
+        """From now on calls get no number, and wait for `release`."""
+        if self._held is None:
+            self._held = []
+
+    def release(self) -> None:
+        """Begin what was held, in order."""
+        held, self._held = self._held or [], None
+        for call in held:
+            self._launch(call)
+
+    def take_back(self) -> "list[tuple[CallPlace, ArrayCall, Done, NDArray[np.bool_]]]":
+        """Parts that the endpoint has not finished, with the rows that each holds; it isn't used any more."""
+        self._events()
+        parts = [(*part, cast(Endpoint, self.endpoint).held(part[1])) for part in self._open.values()]
+        self._open.clear()
+        return parts
 
     def has_early(self, sizes: Sequence[int]) -> bool:
         """Whether the results of the next calls are there, means of so many float32, best effort."""
         endpoint = cast(Endpoint, self.endpoint)  # a job with partial sums has one tree
-        return self._host.idle and self._calls.finished_without(endpoint.has_early, sizes)
+        return self._host.idle and self.calls.finished_without(endpoint.has_early, sizes)
 
     def readmit(self, endpoint: Endpoint | TreeEndpoints) -> None:
         """Go on with a new generation of the job; no call is in progress."""
         self._replace(endpoint)
         self.endpoint = endpoint
-        self._job = self._calls.job = endpoint.job
+        self._job = self.calls.job = endpoint.job
 
     def _replace(self, endpoint: Endpoint | TreeEndpoints) -> None:
         handles = [part.handle for part in _parts(endpoint)]
@@ -157,7 +191,7 @@ class AggregationHost:
     def _events(self) -> None:
         while (event := self.endpoint.next_event()) is not None:
             if isinstance(event, CallCompleted):
-                self._done.pop(id(event.call))()
+                self._open.pop(id(event.call))[2]()
             else:
                 self._on_failure(self._rank, event)
 

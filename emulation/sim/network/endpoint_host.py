@@ -23,7 +23,7 @@ class EndpointHost(AggregationHost):
         if link.strict:  # a credit for each class: none waits for another's bytes
             self._uplinks = [
                 HostUplink(network, ClassQueue(network, link, kind), frame, partial(self._give, kind=kind))
-                for kind in self._calls.ledger.turns.classes
+                for kind in self.calls.ledger.turns.classes
             ]
         else:
             self._uplinks = [HostUplink(network, link, frame, self._give)]

@@ -16,6 +16,7 @@ from emulation.sim.network.switched_network import SwitchedNetwork
 from emulation.sim.size_only import SizeOnlyArray
 from switchagg.calls.call_request import CallRequest
 from switchagg.description import Kind
+from switchagg.errors import AggregationFailed
 from switchagg.priority import BEST_EFFORT
 from transport.collectives.choice import SIZES_BYTES, AlgorithmChoice, fit, to_words
 from transport.collectives.collective_party import HEAD_BYTES, CollectiveParty, begins_transfer
@@ -83,10 +84,20 @@ class HostSimulation(Simulation):
         self.hosts[rank].pump()
 
     def _settle(self, member: int) -> None:
-        for call, failure in self._parties[member].events():
-            if failure is not None:
-                raise failure
+        try:
+            finished = self._parties[member].events()
+        except AggregationFailed as failure:
+            self._give_up(failure)
+            return
+        for call, fault in finished:
+            if fault is not None:
+                self._give_up(fault)
+                return
             self._done[member].pop(call.number)()
+
+    def _give_up(self, failure: AggregationFailed) -> None:
+        """The members can't go on."""
+        raise failure
 
     def notes(self) -> list[str]:
         return [words for _, words in sorted(self.chosen.items())]

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from emulation.scenario.topologies.topology import SPRAY, STAR, Fabric, Hop, LinkSettings, Topology
 from emulation.scenario.topologies.topology_kinds import topology
 from emulation.sim.engine.member_group import Connections
+from emulation.sim.failover_terms import FailoverTerms
 from emulation.sim.host_costs import FREE, CallTurns, HostCosts
 from emulation.sim.lossless.lossless_network import LosslessNetwork
 from emulation.sim.lossless.pausing import PfcConfig
@@ -111,6 +112,8 @@ class SimulationConfig(JobTerms):
     """The job's priority, for `esa`."""
     costs: HostCosts = FREE
     """The time that transfers cost hosts."""
+    failover: FailoverTerms | None = None
+    """What happens to switches, and what the job has against that; None: nothing ever happens."""
     pfc: PfcConfig | None = None
     """Links that can be paused; None: links drop."""
     network_kinds: ClassVar[tuple[type[SwitchedNetwork], type[LosslessNetwork]]] = SwitchedNetwork, LosslessNetwork
@@ -181,7 +184,7 @@ class SimulationConfig(JobTerms):
         """
         if together == 1 and port.rate_bps >= host_bps:
             return self.reliable.window_bytes
-        way_bytes = port.rate_bps * self._round_trip_ns // 8_000_000_000
+        way_bytes = port.rate_bps * self.round_trip_ns // 8_000_000_000
         queue_bytes = port.queue_bytes * 9 // 10
         burst_bytes = port.queue_bytes * 19 // 20 // max(1, together - 1)
         return max(min((queue_bytes + way_bytes) // together, burst_bytes), way_bytes // together)
@@ -189,14 +192,14 @@ class SimulationConfig(JobTerms):
     @property
     def rto_initial_ns(self) -> int:
         """200 ms, or more on links so long or slow that a first round trip takes as much."""
-        return max(200_000_000, 3 * self._round_trip_ns, self.rto_min_ns)
+        return max(200_000_000, 3 * self.round_trip_ns, self.rto_min_ns)
 
     @property
     def rto_max_ns(self) -> int:
-        return max(1_000_000_000, 10 * self._round_trip_ns, self.rto_min_ns)
+        return max(1_000_000_000, 10 * self.round_trip_ns, self.rto_min_ns)
 
     @cached_property
-    def _round_trip_ns(self) -> int:
+    def round_trip_ns(self) -> int:
         """Without queues, of frames of MTU 1500: there and back between hosts as far from the root as any."""
         built = self.built()
         to, times = (built.members[0], 2) if built.graph else (built.root, 4)

@@ -5,17 +5,24 @@ from functools import partial
 
 from emulation.sim.atp.aggregators import Preemptive
 from emulation.sim.atp.atp_simulation import AtpSimulation
+from emulation.sim.failover.failover_simulation import FailoverSimulation
 from emulation.sim.network.bounded_simulation import BoundedSimulation
 from emulation.sim.network.gloo_simulation import GlooSimulation
 from emulation.sim.network.host_simulation import HostSimulation
 from emulation.sim.network.ps_simulation import PsSimulation
-from emulation.sim.network.simulation import Simulation
+from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.switch_simulation import SwitchSimulation
+from emulation.sim.network.switched_network import SwitchedNetwork
 from transport.bounded.bounded_table import BOUNDED
 from transport.group.method_name import host_methods
 
+
+def _switch_simulation(config: SimulationConfig, shared: SwitchedNetwork | None = None) -> Simulation:
+    return SwitchSimulation(config, shared) if config.failover is None else FailoverSimulation(config, shared)
+
+
 SIMULATIONS: dict[str, Callable[..., Simulation]] = {
-    "switch": SwitchSimulation,
+    "switch": _switch_simulation,
     "atp": AtpSimulation,
     "esa": partial(AtpSimulation, kind=Preemptive),
     **{method: partial(HostSimulation, method=method) for method in (*host_methods(), "auto")},

@@ -38,7 +38,7 @@ from switchagg.native import headers, library
 from switchagg.native.library import load
 from switchagg.native.native_endpoint import NativeEndpoint
 from switchagg.partial_endpoint import endpoint_of
-from switchagg.wire import frame_bytes
+from switchagg.wire import Bundle, frame_bytes
 from transport.meshes.mesh import Party
 
 NO_ADDRESS = NODE_MASK
@@ -79,14 +79,23 @@ class SimulatedSwitch:
         self.dataplane, self.address = dataplane, address
         if isinstance(dataplane, NativePlane):
             load().sa_sim_aggregate(self._handle, dataplane.handle, address, frame_bytes(dataplane.elements))
+            self._hosts.end_program(self._handle, address)
         else:
             self._hosts.run_program(self._handle, address, self._process)
+
+    def intercept(self, receive: Action) -> None:
+        """receive(frame, sender, to) has what comes for the data plane, until that is given to `aggregate` again."""
+        self._hosts.run_program(self._handle, self.address, receive)
+
+    def send_results(self, bundle: Bundle, ports: Sequence[int], bits: int) -> None:
+        """Packets (n, size) leave for these addresses. bits: of their `to`."""
+        self._hosts.send_results(self._handle, bundle, ports, bits)
 
     def _process(self, frame: Any, sender: int, to: int) -> None:
         assert self.dataplane is not None
         bits = to & ~NODE_MASK  # a result has the class of the frame that caused it (S6), and its ECN bits (G4)
         for output in self.dataplane.process(frame, sender):
-            self._hosts.send_results(self._handle, output.bundle, output.ports, bits)
+            self.send_results(output.bundle, output.ports, bits)
 
     def route(self, several: Callable[[HashedPaths], int]) -> None:
         """Tell C of the ports that are new. several: where C has the paths of one."""

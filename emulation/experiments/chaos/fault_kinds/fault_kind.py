@@ -8,7 +8,7 @@ import signal
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple, Protocol
 
-from emulation.experiments.chaos.chaos_options import NAMESPACES, ChaosOptions, FaultOutcome, Promise
+from emulation.experiments.chaos.chaos_options import LOOPBACK, ChaosOptions, FaultOutcome, Promise
 
 WORKER, SWITCH = "rank", "switch"
 
@@ -77,9 +77,7 @@ class FaultKind(ABC):
 
     def applies(self, options: ChaosOptions) -> bool:
         """Whether a run with these options has it."""
-        return (options.switches > 0 or not self.needs_switch) and (
-            options.place == NAMESPACES or not self.needs_network
-        )
+        return (options.switches > 0 or not self.needs_switch) and (options.place != LOOPBACK or not self.needs_network)
 
     def span(self, _options: ChaosOptions) -> tuple[float, float]:
         return self.leases
