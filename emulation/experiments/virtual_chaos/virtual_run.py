@@ -49,7 +49,8 @@ class VirtualChaosRun(ChaosRun):
 
     @property
     def _over(self) -> bool:
-        return all(rank.status is not None for rank in self._virtual.ranks)
+        """Also every report has been heard: a rank that SIGCONT wakes may end before any time passes."""
+        return self._virtual.all_heard and all(rank.status is not None for rank in self._virtual.ranks)
 
     def _status(self, rank: int) -> int | None:
         return self._virtual.ranks[rank].status

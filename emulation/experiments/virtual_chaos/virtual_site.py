@@ -98,6 +98,11 @@ class VirtualSite:
         """A rank reports."""
         self._reports.append((rank, report))
 
+    @property
+    def all_heard(self) -> bool:
+        """Whether `advance` has given every report."""
+        return not self._reports
+
     def advance(self, until_ns: int) -> list[tuple[int, Any]]:
         """Let time pass; what ranks have reported since the last time."""
         network = self.simulation.network
@@ -124,7 +129,8 @@ class VirtualSite:
         self.asked_to_stop = True
 
     def end_ranks(self) -> None:
-        """The network is given up."""
+        """The network is given up, and what its ranks have reported since the last look."""
+        self._reports.clear()
         self._packets_before += self._packets.packets_sent
         self._packets.packets_sent = 0
 

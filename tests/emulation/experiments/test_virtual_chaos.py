@@ -2,17 +2,19 @@
 rules are found."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from emulation.experiments.chaos import chaos_page
 from emulation.experiments.chaos.chaos_options import VIRTUAL, ChaosOptions
 from emulation.experiments.chaos.chaos_run import ChaosResult
+from emulation.experiments.chaos.rank_reports import RankFailed
 from emulation.experiments.virtual_chaos.virtual_run import VirtualChaosRun
 from emulation.scenario.errors import RunFailed
 from emulation.sim.failover import moving_rank
 from emulation.sim.failover.moving_rank import MovingRank
+from switchagg.errors import AggregationFailed
 from switchagg.failover.part_rows import PartRows
 
 WITH_FALLBACK = ChaosOptions(5, 1e6, 3, "switch", VIRTUAL, 26, "ring", 1, lap_steps=12)
@@ -62,3 +64,16 @@ def test_a_rank_that_never_moves_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 def test_other_methods_are_refused() -> None:
     with pytest.raises(RunFailed, match=r"--method ring: in virtual time chaos is of method switch"):
         ChaosOptions(1, place=VIRTUAL, method="ring")
+
+
+def test_a_job_is_over_once_the_last_report_of_its_ranks_is_heard() -> None:
+    run = VirtualChaosRun(KILLS, lambda _line: None)
+    with run._open_site() as opened:
+        site = cast(Any, opened)
+        site.start_ranks(0, 0, -1)
+        for rank in range(KILLS.workers):  # as when SIGCONT wakes them: between two looks
+            site.simulation.ended(rank, AggregationFailed("the hosts are gone", job="job"))
+        assert not run._over
+        assert [rank for rank, report in run._reports() if isinstance(report, RankFailed)] == [0, 1, 2]
+        assert run._over
+        site.end_ranks()
