@@ -76,9 +76,10 @@ def server() -> tuple[socket.socket, subprocess.Popen[bytes]]:
 
 
 def end() -> None:
-    """Ends the process that forks, if there is one."""
+    """Ends the process that forks, if there is one; the next `Forked` begins another."""
     if server.cache_info().currsize:
         channel, process = server()
+        server.cache_clear()
         channel.close()
         process.wait()
 

@@ -412,7 +412,8 @@ def test_a_killed_process_is_lost_and_its_tickets_come_back(kind: MeshKind, requ
     addresses = free_addresses(2)
     name = next(name for name, one in KINDS.items() if one is kind)
     command = [sys.executable, "-c", PEER, name, *(str(port) for _, port in addresses)]
-    with subprocess.Popen(command, cwd=ROOT) as peer:
+    helpers = {**os.environ, "PYTHONPATH": str(ROOT / "tests/shared")}
+    with subprocess.Popen(command, cwd=ROOT, env=helpers) as peer:
         mesh = kind.connect(0, addresses, job="a", timeout_s=LIVENESS_S)
         request.addfinalizer(mesh.close)
         turn([mesh], lambda found: received(found[0]) == [(1, b"", b"here")])
