@@ -81,6 +81,8 @@ def chaos(
 
     `switchagg chaos --elastic --kinds worker-kill` : workers that die cost a step each
 
+    `switchagg chaos --on virtual --fallback ring --events 100` : in virtual time, the same bytes from the same seed
+
     `switchagg chaos --seed 7 --schedule 20` : what would happen
 
     **Exit code**: 0 if no sum was wrong, nothing hung, all came as expected and nothing is left; else 1.

@@ -7,7 +7,7 @@ links, from the moment in which they meet.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -60,6 +60,7 @@ class FailoverSimulation(SwitchSimulation):
         self.hosts_failure = ""
         """Why the ranks can't reach each other any more."""
         self._standing: dict[int, deque[Done]] = {}  # ranks that stand still, and what waits for them
+        self._went_on_ns = -self.lease_ns
         self._dead_ranks: set[int] = set()
         self._cuts: Counter[int] = Counter()  # of ranks' links
         self._fallback_hosts: FallbackHosts | None = None
@@ -218,18 +219,35 @@ class FailoverSimulation(SwitchSimulation):
         return self._fallback_hosts is not None
 
     def meet(self, rank: int, limit_ns: int, met: Done, failed: Callable[[str], None]) -> None:
-        """A rank waits for the others at the hosts."""
+        """A rank waits for the others at the hosts; for those that only stand still, without a limit (L16)."""
         self._meeting[rank] = met
 
         def give_up() -> None:
-            if self._meeting.pop(rank, None) is not None:
-                missing = ", ".join(str(other) for other in range(self.config.workers) if other not in self._meeting)
-                failed(f"missing ranks: {missing or rank}: they did not meet within {limit_ns / 1e9:g} s")
+            if rank not in self._meeting:
+                return
+            missing = [other for other in range(self.config.workers) if other not in self._meeting]
+            if self.is_worth_waiting(missing):
+                self.after(rank, limit_ns, give_up)
+                return
+            del self._meeting[rank]
+            names = ", ".join(map(str, missing)) or rank
+            failed(f"missing ranks: {names}: they did not meet within {limit_ns / 1e9:g} s")
 
         self.after(rank, limit_ns, give_up)
         if not self._meets:
             self._meets = True
             self._at(self.now_ns + self.way_ns, self._try_to_meet)
+
+    def out_of_reach(self) -> list[int]:
+        """The ranks from which nothing comes now."""
+        return [rank for rank in range(self.config.workers) if not self.is_awake(rank) or self._cuts[rank]]
+
+    def is_worth_waiting(self, ranks: Sequence[int]) -> bool:
+        """Whether the processes of all these ranks are stopped, and nothing else is the matter; where there are none,
+        whether one went on less than a lease ago."""
+        if not ranks:
+            return self.now_ns - self._went_on_ns < self.lease_ns
+        return all(rank in self._standing and self._cuts[rank] == 1 for rank in ranks)
 
     def _try_to_meet(self) -> None:
         """Once all are there, they connect."""
@@ -303,6 +321,7 @@ class FailoverSimulation(SwitchSimulation):
         """SIGCONT: what it has missed happens now, in order."""
         if rank in self._standing:
             self.cut(rank, -1)
+            self._went_on_ns = self.now_ns
             waiting = self._standing.pop(rank)
             while waiting:
                 self.when_awake(rank, waiting.popleft())

@@ -243,7 +243,11 @@ class MovingRank:
         self._on_hosts(request, table, partial(self._exchanged, number, table))
 
     def _check_exchange(self, number: int, limit_ns: int) -> None:
-        if self._busy and self._exchanges == number and self.over is None:
+        if not self._busy or self._exchanges != number or self.over is not None:
+            return
+        if self.world.is_worth_waiting(self.world.out_of_reach()):
+            self.world.after(self.rank, limit_ns, partial(self._check_exchange, number, limit_ns))
+        else:
             self._did_not_meet(f"a rank did not come within {limit_ns / 1e9:g} s")
 
     def _exchanged(self, number: int, table: Any) -> None:

@@ -39,6 +39,12 @@ def test_without_a_fallback_jobs_end_and_name_who_was_hit() -> None:
     assert result.starts > 3
 
 
+def test_a_job_with_a_fallback_waits_for_ranks_that_stand_still() -> None:
+    result = run(replace(KILLS, kinds=("worker-stop",), events=12, standby=1))
+    assert result.faults == []
+    assert {record.outcome for record in result.records} == {"went on"}
+
+
 def test_the_same_seed_gives_the_same_bytes() -> None:
     options = replace(WITH_FALLBACK, events=6)
     texts = ["\n".join(chaos_page.result_lines(run(options))) for _ in range(2)]
