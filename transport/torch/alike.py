@@ -7,6 +7,7 @@ anybody, and leaves a word in the store for those that wait already.
 
 import json
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import torch.distributed as dist
@@ -39,7 +40,10 @@ def compare_with_first(store: Store, rank: int, workers: int, settings: Mapping[
     """Raise DistBackendError if the first rank that came to this store has other settings; those that wait are told."""
     text = json.dumps([rank, settings])
     first, expected = json.loads(store.compare_set(_SETTINGS, "", text))
-    if words := difference(first, expected, rank, json.loads(text)[1], workers):
+    (low, settings_of_low), (high, settings_of_high) = sorted(
+        [(first, expected), (rank, json.loads(text)[1])], key=itemgetter(0)
+    )
+    if words := difference(low, settings_of_low, high, settings_of_high, workers):
         raise dist.DistBackendError(store.compare_set(_UNLIKE, "", words).decode())  # on all ranks the same
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
@@ -275,20 +276,27 @@ def start_name(store: Store, rank: int, workers: int, timeout_s: float) -> str:
                 f"switchagg: timed out: rank {ranks} of {workers} did not come to start the group within "
                 f"{timeout_s:g} s"
             )
+        store.set(f"{name}/all", "")
         return name
     store.set(f"start/{rank}", token)
 
-    def is_named() -> bool:
+    def is_set(key: str) -> bool:
         raise_unlike(store)
-        return store.check([f"start/{token}"])
+        return store.check([key])
 
-    if not _comes(is_named, timeout_s):
+    if not _comes(partial(is_set, f"start/{token}"), timeout_s):
         raise dist.DistBackendError(
             f"switchagg: timed out: rank 0 of {workers} did not come to start the group with rank {rank} within "
             f"{timeout_s:g} s"
         )
     name = store.get(f"start/{token}").decode()
     store.set(f"{name}/{rank}", "")
+    # What comes next, Gloo's start, hears nothing from a rank that refuses to begin.
+    if not _comes(partial(is_set, f"{name}/all"), timeout_s):
+        raise dist.DistBackendError(
+            f"switchagg: timed out: not all {workers} ranks came to start the group with rank {rank} within "
+            f"{timeout_s:g} s"
+        )
     return name
 
 

@@ -20,6 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from fake_switch import FakeSwitch
+from waiting import until
 
 from switchagg.controller.admission import Controller
 from switchagg.errors import JobError
@@ -29,6 +30,7 @@ from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 from transport.torch import registration, rendezvous
+from transport.torch.alike import compare_with_first
 from transport.torch.backend import create
 from transport.torch.rendezvous import Rendezvous, SwitchOptions, start_name
 from transport.worker.join_options import JoinOptions
@@ -79,6 +81,20 @@ def test_a_start_has_a_name_of_its_own_on_a_store_that_outlived_another() -> Non
         start_name(store, 0, 3, 0.1)
     with pytest.raises(dist.DistBackendError, match="rank 0 of 3 did not come to start the group with rank 1"):
         start_name(store, 1, 3, 0.1)
+
+
+def test_ranks_that_have_their_name_still_hear_that_settings_differ() -> None:
+    """They would else wait for Gloo's start, to its time-out, for the rank that refused."""
+    store, like = dist.HashStore(), SwitchOptions(switch="tcp://fake:1", bind="127.0.0.1")
+    compare_with_first(store, 0, 3, like.alike())
+    with ThreadPoolExecutor(2) as threads:
+        starts = [threads.submit(start_name, store, rank, 3, 30.0) for rank in (0, 1)]
+        until(lambda: store.num_keys() == 4)  # settings, rank 1's token, the name, and that rank 1 has it
+        with pytest.raises(dist.DistBackendError, match="rank 0 has SWITCHAGG_ELASTIC=0, rank 2 of 3 has 1"):
+            compare_with_first(store, 2, 3, replace(like, elastic=1).alike())
+        for start in starts:
+            with pytest.raises(dist.DistBackendError, match="rank 0 has SWITCHAGG_ELASTIC=0, rank 2 of 3 has 1"):
+                start.result(60)
 
 
 def test_a_pytorch_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -487,7 +487,7 @@ def test_a_callback_may_close_the_loop(bench: Callable[..., Bench]) -> None:
 
 def test_a_callback_that_blocks_is_named(bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport.worker.worker_loop, "JOIN_S", 0.05)
-    one = bench(job_of(1))
+    one = bench(job_of(2))
     hold, entered = threading.Event(), threading.Event()
 
     def block(future: Future[Any]) -> None:
@@ -495,6 +495,7 @@ def test_a_callback_that_blocks_is_named(bench: Callable[..., Bench], monkeypatc
         hold.wait(LIVENESS_S)
 
     one.workers[0].submit(0, array_call(np.ones(5, np.int32), "sum", one.job)).add_done_callback(block)
+    one.workers[1].submit(0, array_call(np.ones(5, np.int32), "sum", one.job))  # only now can the call end
     assert entered.wait(LIVENESS_S)
     with pytest.raises(SwitchaggError, match="callback"):
         one.workers[0].close()
