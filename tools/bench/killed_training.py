@@ -78,16 +78,15 @@ class _Training:
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "tools.bench.killed_training", str(self._steps), f"{folder}/meeting"]
             environment = {**os.environ, **variables}
-            ranks = [
-                subprocess.Popen(
-                    [*command, str(rank)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-                )
-                for rank in range(RANKS)
-            ]
-            readers = [threading.Thread(target=self._read, args=(rank,), daemon=True) for rank in ranks]
+            ranks: list[subprocess.Popen[str]] = []
+            readers: list[threading.Thread] = []
             try:
-                for reader in readers:
-                    reader.start()
+                for number in range(RANKS):
+                    words, stderr = [*command, str(number)], subprocess.STDOUT
+                    rank = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
+                    ranks.append(rank)
+                    readers.append(threading.Thread(target=self._read, args=(rank,), daemon=True))
+                    readers[-1].start()
                 self._disturb(switches)
                 for rank, reader in zip(ranks, readers, strict=True):
                     if rank.wait(SOON_S):
