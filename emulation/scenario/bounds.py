@@ -44,7 +44,8 @@ class NetworkParameters:
     doesn't wait for. keeps_weights: its servers do, so a codec is of what workers push alone. push_then_pull: they
     answer a call when all of it is there. fabric: what joins hosts. trees: that the switch sums over where the fabric
     has several spines; 0: as many as there are. verify: whether the switch's sums are verified, and host methods' rows
-    are as long (`switchagg.job.PacketTerms`). transfer_ns, flow_bps, calls_at_once: as of `emulation.sim.host_costs`.
+    are as long (`switchagg.job.PacketTerms`). transfer_ns, flow_bps, calls_at_once, call_ns: see
+    `emulation.sim.host_costs`.
     """
 
     workers: int
@@ -60,6 +61,7 @@ class NetworkParameters:
     transfer_ns: int = 0
     flow_bps: int = 0
     calls_at_once: int = 0
+    call_ns: int = 0
     verify: str = "off"
 
     def tag_elements(self, elements: int) -> int:
@@ -358,14 +360,16 @@ def _one_after_the_other(network: NetworkParameters) -> tuple[float, float, floa
 
 
 def _of_calls(calls: Sequence[Needs], network: NetworkParameters) -> float:
-    """The time of concurrent calls, so many at once: the busiest resource is never idle. Pushes before the longest
+    """The time of concurrent calls, so many at once: the busiest resource is never idle, but while a rank launches the
+    first one. Pushes before the longest
     call's push precede its answer, and pushes behind it are answered after that."""
     both_ns = sum(min(needs.push_ns, needs.answer_ns) for needs in calls)
     longest_ns = max(needs.push_ns + needs.answer_ns - min(needs.push_ns, needs.answer_ns) for needs in calls)
-    together_ns = max(
-        sum(needs.link_ns for needs in calls), sum(needs.host_ns for needs in calls), both_ns + longest_ns
+    launched_ns = (len(calls) - 1) * network.call_ns
+    together_ns = network.call_ns + max(
+        sum(needs.link_ns for needs in calls), sum(needs.host_ns for needs in calls), both_ns + longest_ns, launched_ns
     )
-    alone_ns = sum(needs.alone_ns for needs in calls)
+    alone_ns = sum(network.call_ns + needs.alone_ns for needs in calls)
     return max(together_ns, alone_ns / network.calls_at_once if network.calls_at_once else 0.0)
 
 
@@ -378,7 +382,7 @@ def bound(name: MethodName, size_bytes: int, network: NetworkParameters, calls: 
 
 def _with_hosts(least: Bound, name: MethodName, calls: Sequence[tuple[int, Kind]], network: NetworkParameters) -> Bound:
     total = sum(size for size, _ in calls)
-    if not total or not (network.transfer_ns or network.push_then_pull):
+    if not total or not (network.transfer_ns or network.call_ns or network.push_then_pull):
         return least
     byte_ns = least.communication_ns / total
     every = [needs(name, size, byte_ns * size, network, kind) for size, kind in calls]

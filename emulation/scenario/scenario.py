@@ -154,7 +154,7 @@ class Scenario:
 
 _ONLY_IF_SET = {
     "ps": ("push_then_pull",),
-    "hosts": ("calls_at_once",),
+    "hosts": ("calls_at_once", "call_ns"),
     "faults": ("stragglers", "tail", "lost_switches"),
     "switch": ("fallback", "standby", "lease_ns"),
     "workload": ("compute_jitter", "paced"),

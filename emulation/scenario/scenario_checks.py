@@ -198,9 +198,10 @@ def _costs(scenario: Scenario) -> str:
     for name in used:
         if name in METHODS and (METHODS[name].trailer_bytes or METHODS[name].loses):
             return f"{where}: not with {name}, whose packets are no transfers; allowed: the other methods"
-    if scenario.hosts.calls_at_once and any(map(scenario.asynchronous, scenario.methods.sim)):
+    calls = next((key for key in ("calls_at_once", "call_ns") if getattr(scenario.hosts, key)), "")
+    if calls and any(map(scenario.asynchronous, scenario.methods.sim)):
         return (
-            f"[hosts] calls_at_once: with [ps] mode = '{scenario.ps.mode}' gradients are no collectives; allowed: 0, "
+            f"[hosts] {calls}: with [ps] mode = '{scenario.ps.mode}' gradients are no collectives; allowed: 0, "
             f"or mode = '{BSP}'"
         )
     if scenario.hosts.flow_bps and (scenario.flows or scenario.topology.congestion_control not in (BEST, KERNEL)):

@@ -184,6 +184,7 @@ class HostOptions:
         "calls",
         "Collectives of a rank: 1, as in NCCL and Horovod; 0: all that are ready, as in groups here",
     )
+    call_ns: int = integer(0, 0, 1_000_000_000, "ns", "Of each collective, at each rank, before it begins: its launch")
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,12 @@ Done = Callable[[], None]
 @dataclass(frozen=True)
 class HostCosts:
     """transfer_ns: of each transfer, at either end. flow_bps: most of one connection, frames as links count them; 0: as
-    much as its links. A worker of the switch has one connection. calls_at_once: of a rank, see `CallTurns`."""
+    much as its links. A worker of the switch has one connection. calls_at_once, call_ns: of a rank, see `CallTurns`."""
 
     transfer_ns: int = 0
     flow_bps: int = 0
     calls_at_once: int = 0
+    call_ns: int = 0
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
@@ -82,8 +83,10 @@ class FlowPacer:
 
 @dataclass(eq=False)
 class _Rank:
-    """A rank's calls. waiting: those that have not begun, by name, with their urgency; place: in the order of all."""
+    """A rank's calls. launching: what does so, one after the other. waiting: those that have not begun, by name, with
+    their urgency; place: in the order of all."""
 
+    launching: Processor
     waiting: dict[Hashable, tuple[int, Callable[[Done], None], Done]] = field(default_factory=dict)
     call_counts: Counter[Hashable] = field(default_factory=Counter)
     place: int = 0
@@ -92,23 +95,26 @@ class _Rank:
 
 
 class CallTurns:
-    """Ranks begin calls as a communicator of NCCL does: so many at once, in one order; 0: each call begins at once.
+    """Ranks begin calls as a communicator of NCCL does: so many at once, in one order; 0: each call begins at once. A
+    rank launches one after the other, in costs.call_ns each, from when it is the call's turn.
 
     The rank that could go on first decides what is next: the most urgent of its calls that wait. The others follow, so
     that no two ranks wait for each other.
     """
 
-    def __init__(self, at_once: int) -> None:
-        self._at_once = at_once
+    def __init__(self, costs: HostCosts, network: VirtualClock) -> None:
+        self._at_once, self._call_ns, self._network = costs.calls_at_once, costs.call_ns, network
         self._order: list[Hashable] = []
         self._ranks: dict[int, _Rank] = {}
 
     def enter(self, rank: int, key: int | None, priority: int, begin: Callable[[Done], None], done: Done) -> None:
         """A rank has a call to begin. key, priority: of its request. begin(done) begins it."""
+        state = self._ranks.get(rank)
+        if state is None:
+            state = self._ranks[rank] = _Rank(Processor(self._network))
         if not self._at_once:
-            begin(done)
+            state.launching.run(self._call_ns, partial(begin, done))
             return
-        state = self._ranks.setdefault(rank, _Rank())
         number = state.call_counts[key, priority]
         state.call_counts[key, priority] += 1
         state.waiting[key, priority, number] = priority, begin, done
@@ -126,7 +132,7 @@ class CallTurns:
             _, begin, done = state.waiting.pop(self._order[state.place])
             state.place += 1
             state.under_way += 1
-            begin(partial(self._ended, state, done))
+            state.launching.run(self._call_ns, partial(begin, partial(self._ended, state, done)))
         state.is_busy = False
 
     def _ended(self, state: _Rank, done: Done) -> None:

@@ -21,7 +21,7 @@ def predicted(scenario: Scenario, name: MethodName, policy: Policy, profile: Pro
     latency_ns = 4.0 * max(sum(links.settings(hop).delay_ns for hop in path) for path in paths)
     beta = 1e9 / algbw_bound(name, "float32", network)
     hosts = replace(network, push_then_pull=False)
-    free = replace(hosts, transfer_ns=0, flow_bps=0)
+    free = replace(hosts, transfer_ns=0, flow_bps=0, call_ns=0)
     plain = parse("ring") if name.method == "auto" else replace(name, schedule="", codec="")
     message = MessageCost(latency_ns / 2, 1.0, SEGMENT_BYTES)
 
@@ -38,7 +38,7 @@ def predicted(scenario: Scenario, name: MethodName, policy: Policy, profile: Pro
     model = Network(
         beta_ns_per_byte=beta,
         latency_ns=latency_ns,
-        host_ns=call_needs.host_ns,
+        host_ns=max(call_needs.host_ns, network.call_ns),
         later_ns=later_ns,
         answer_share=call_needs.late_share,
         calls_at_once=network.calls_at_once,

@@ -256,6 +256,8 @@ def rank_costs(
         elif any(collective.priority for collective in run.collectives):
             credit_ns = 1.0  # a switch's streams: urgent calls overtake at once, but for calls that have begun
 
+    keys = dict(link.keys)
+
     def cost(collective: RecordedCollective) -> tuple[float, TransferOverhead]:
         return of_kind(collective.kind, collective.size_bytes, collective.ranks)
 
@@ -272,9 +274,10 @@ def rank_costs(
         # A switch's stream agrees on the next call's scales once this one's are there: no overlap between calls.
         if name.in_packets:
             return link_ns + after_ns, TransferOverhead()
-        return link_ns, TransferOverhead(weights.latency * needs.host_ns, link_ns * needs.late_share, after_ns)
+        host_ns = weights.latency * max(needs.host_ns, int(keys.get("hosts.call_ns", 0)))
+        return link_ns, TransferOverhead(host_ns, link_ns * needs.late_share, after_ns)
 
-    return run, cost, ForecastLimits(credit_ns, int(dict(link.keys).get("hosts.calls_at_once", 0)))
+    return run, cost, ForecastLimits(credit_ns, int(keys.get("hosts.calls_at_once", 0)))
 
 
 def _limit(forecast_if: Callable[..., Forecast], slots: bool) -> str:

@@ -61,7 +61,7 @@ def call_ns(
         messages = 1 if name.is_switch else 2 if name.method == "ps" else network.workers - 1
         alone_ns = busy_ns + messages * (message.alpha_ns + 2 * o_ns)
     alone_ns = max(alone_ns, busy_ns, needed.host_ns + message.alpha_ns if needed.host_ns else 0.0)
-    return needed, alone_ns + max(0.0, needed.push_ns + needed.answer_ns - needed.link_ns)
+    return needed, network.call_ns + alone_ns + max(0.0, needed.push_ns + needed.answer_ns - needed.link_ns)
 
 
 def formula_shape(
@@ -81,7 +81,7 @@ def formula_shape(
         push_then_pull=bool(config.ps.get("push_then_pull")),
         fabric=config.fabric,
         verify=config.verify,
-        **vars(config.costs),
+        **vars(replace(config.costs, call_ns=0)),  # which passes before the call begins
     )
     built = network.links(name.method)
     paths = [built.path(member, built.root) for member in built.members]

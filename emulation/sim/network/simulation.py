@@ -250,7 +250,7 @@ class Simulation(ABC):
 
     def _prepare_calls(self) -> None:
         """The order of calls, and each rank's codec state, if sums are coded."""
-        self._call_turns = CallTurns(self.config.costs.calls_at_once)
+        self._call_turns = CallTurns(self.config.costs, self.network)
         codec, workers, seed = self.config.codec, self.config.workers, self.config.codec_seed
         self._compressions: list[Compression] | None = None
         self._codings: list[RoundCoding] = []

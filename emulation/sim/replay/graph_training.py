@@ -56,7 +56,7 @@ class Groups:
         self.of_members = {members: self._job(members, method) for members in wanted if len(members) < graph.ranks}
         self.of_members[tuple(range(graph.ranks))] = self.world
         # Messages take no turns: one that waited might be what a peer waits for
-        self._config = replace(self._config, costs=replace(self._config.costs, calls_at_once=0))
+        self._config = replace(self._config, costs=replace(self._config.costs, calls_at_once=0, call_ns=0))
         self.pairs = {pair: self._job(pair, POINT_TO_POINT) for pair in graph.pairs()}
 
     def _job(self, members: tuple[int, ...], method: str) -> Simulation:

@@ -48,7 +48,7 @@ COSTS = (
     HostCosts(flow_bps=300_000_000),
     HostCosts(999, 10**9 + 7),
     HostCosts(transfer_ns=7_000, calls_at_once=1),
-    HostCosts(calls_at_once=2),
+    HostCosts(calls_at_once=2, call_ns=3_000),
 )
 
 

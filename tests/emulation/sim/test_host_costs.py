@@ -133,6 +133,23 @@ def test_calls_take_turns_and_each_costs_its_hosts_what_it_costs_alone(tables: A
     assert max(beside.values()) < 0.95 * max(in_turn.values())
 
 
+@pytest.mark.parametrize("tables", [SIMULATIONS, FLOWS])
+@pytest.mark.parametrize("method", ["ring", "switch", "ps"])
+def test_a_call_begins_when_its_rank_has_launched_it_and_those_before_it(tables: Any, method: str) -> None:
+    link, call_ns = LinkConfig(RATE_BPS, DELAY_NS), 10_000_000  # far longer than a call
+    three = {rank: [(1, 7), (2, 7), (3, 7)] for rank in range(2)}
+
+    def last(calls: dict[int, list[tuple[int, int]]], costs: HostCosts) -> list[int]:
+        found = ends(tables[method](SimulationConfig(2, link, costs=costs)), calls)
+        return [max(found[rank, key] for rank in calls) for key, _ in calls[0]]
+
+    (alone,), (free,) = (last({0: [(1, 7)], 1: [(1, 7)]}, costs) for costs in (HostCosts(call_ns=call_ns), FREE))
+    beside, in_turn = (last(three, HostCosts(call_ns=call_ns, calls_at_once=at_once)) for at_once in (0, 1))
+    assert alone == pytest.approx(call_ns + free, abs=1000)  # `ps` greets meanwhile
+    assert [end // call_ns for end in beside] == [1, 2, 3]
+    assert 0 < in_turn[2] - beside[2] <= 2 * (beside[2] - 3 * call_ns) + 30  # two calls; of `ps` less
+
+
 def test_ranks_that_begin_calls_in_different_orders_wait_for_nobody_who_waits_for_them() -> None:
     config = SimulationConfig(3, LinkConfig(RATE_BPS, DELAY_NS), costs=HostCosts(calls_at_once=1))
     calls = {rank: [(key, 7) for key in np.random.default_rng(rank).permutation(6).tolist()] for rank in range(3)}
