@@ -42,13 +42,15 @@ within each series of a result: 1 is the paper's order throughout.
 
 _PAPER, _REPRODUCED, _CALIBRATED = "#999999", "#0072B2", "#A6CEE3"  # grey, and two blues of which both print
 _BAR = 0.38
+MANY, WIDE = 40, 50
+"""Cells of a figure that are drawn narrower; largest over smallest number from which the axis is logarithmic."""
 
 
 def draw(published: Published, judgement: Judgement) -> Figure:
     """Bars, the paper's above ours; pale where a cell calibrates."""
-    cells = published.cells
+    cells = [cell for cell in published.cells if cell.role != "experiment"]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 0.9 + 0.36 * len(cells)), layout="constrained")
+        figure = Figure(figsize=(7.2, 0.9 + (0.36 if len(cells) <= MANY else 0.24) * len(cells)), layout="constrained")
         axes = figure.add_subplot()
         for place, cell in enumerate(cells):
             axes.barh(place - _BAR / 2, cell.published, _BAR, color=_PAPER, label="" if place else "paper")
@@ -62,6 +64,9 @@ def draw(published: Published, judgement: Judgement) -> Figure:
         axes.set_yticks(range(len(cells)), [cell.name for cell in cells])
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
+        sizes = [abs(cell.published) for cell in cells]
+        if max(sizes) > WIDE * min(sizes):
+            axes.set_xscale("log")
         axes.set_xlabel(published.unit)
         axes.set_title(published.title, loc="left", fontsize=10)
         figure.legend(loc="outside lower right", ncols=3)
@@ -90,7 +95,7 @@ def section(published: Published, judgement: Judgement) -> str:
     lines = [f"## {published.title}", "", f"`switchagg reproduce {published.name}`", ""]
     lines += [f"- {word}: {text}" for word, text in facts if text]
     lines += ["", *markdown(("cell", f"paper, {published.unit}", "ours", "error"), cell_rows(published, judgement)), ""]
-    if judgement.reproduced:
+    if judgement.errors:
         lines += [f"![{published.title}: the paper's numbers and ours](reproduced/{published.name}.svg)", ""]
     return "\n".join(lines)
 
@@ -102,7 +107,7 @@ def write(results: Sequence[Judged], folder: Path) -> None:
     parts = [HEAD.format(rule=RULE) + "\n".join(markdown(SUMMARY_HEAD, summary_rows(results))) + "\n"]
     for published, judgement in results:
         parts.append(section(published, judgement))
-        if judgement.reproduced:
+        if judgement.errors:
             (figures / f"{published.name}.svg").write_text(svg(published, judgement))
     (folder / "reproduced.md").write_text("\n".join(parts))
 

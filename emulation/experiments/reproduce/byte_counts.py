@@ -5,10 +5,13 @@ Each function takes a published result and returns our numbers by the names of i
 
 from __future__ import annotations
 
+import numpy as np
+
 from emulation.experiments.reproduce.published import Numbers, Published
 from emulation.scenario.bounds import coded_share
 from emulation.scenario.profiles.model_profile import load
 from switchagg.codecs.array_codec import ArrayCodec
+from switchagg.codecs.rotated.thc import LANE_BITS
 from switchagg.codecs.spec import parse_codec
 from transport.group.method_name import MethodName
 
@@ -44,48 +47,69 @@ def _tensors(profile: str) -> tuple[list[int], list[int]]:
 
 
 def sums_of_chosen_values(published: Published) -> Numbers:
-    """Images per second where an iteration is computing, a sum, and a rest that the fewest workers' cell fixes."""
-    constants = published.constants
-    batch, workers_of_cells = constants["batch"], constants["workers"]
-    values, alone_ns = load(constants["profile"]).elements, batch * 1e9 / constants["images_per_s_alone"]
+    """Images per second and GPU, of an iteration that is computing, coding and a sum of what a codec sends.
 
-    def network_ns(codec: str, workers: int) -> float:
-        """Of one sum: two passes of the ring, or one of what all ranks chose."""
-        steps, array_bytes = 2 * (workers - 1), 4.0 * values
+    Of the model that calibrates, the cells of the fewest workers fix what coding takes by value, at the nominal time of
+    a byte, those of more workers what a byte takes there, all for each method.
+    """
+    constants, numbers = published.constants, dict[str, float]()
+    calibrating, workers_of_cells = constants["calibrates"], constants["workers"]
+    values = {model: _values(tensors) for model, tensors in constants["models"].items()}
+
+    def iteration_ns(model: str, images_per_s: float) -> float:
+        return float(constants["batch"][model] * 1e9 / images_per_s)
+
+    def steps_and_bytes(model: str, codec: str, workers: int) -> tuple[float, float]:
+        """Nanoseconds of steps, and bytes, of a rank: two passes of the ring, or one of what all ranks chose."""
         if codec:
-            steps, array_bytes = workers - 1, _array_codec(codec).moved(values, workers)["all_gather"]
-        return float(steps * (constants["step_ns"] + array_bytes / workers * constants["ns_per_byte"]))
+            steps = workers - 1
+            return steps * constants["step_ns"], steps * _moved_bytes(codec, values[model], workers) / workers
+        steps = 2 * (workers - 1)
+        return steps * constants["step_ns"], steps * 4.0 * values[model] / workers
 
-    numbers = dict[str, float]()
     for method, codec in constants["codecs"].items():
-        least = workers_of_cells[0]
-        rest_ns = batch * 1e9 / published.number(f"{least} workers, {method}") - alone_ns - network_ns(codec, least)
+        value_ns = 0.0
         for workers in workers_of_cells:
-            iteration_ns = alone_ns + rest_ns + network_ns(codec, workers)
-            numbers[f"{workers} workers, {method}"] = batch * 1e9 / iteration_ns
+            rate = published.number(f"{calibrating}, {workers} workers, {method}")
+            steps_ns, size_bytes = steps_and_bytes(calibrating, codec, workers)
+            alone_ns = iteration_ns(calibrating, constants["images_per_s_alone"][calibrating])
+            beside_ns = iteration_ns(calibrating, rate) - alone_ns - steps_ns
+            if workers == workers_of_cells[0]:
+                value_ns = (beside_ns - size_bytes * constants["ns_per_byte"]) / values[calibrating]
+            byte_ns = (beside_ns - value_ns * values[calibrating]) / size_bytes
+            for model in values:
+                steps_ns, size_bytes = steps_and_bytes(model, codec, workers)
+                alone_ns = iteration_ns(model, constants["images_per_s_alone"][model])
+                whole_ns = alone_ns + value_ns * values[model] + steps_ns + byte_ns * size_bytes
+                numbers[f"{model}, {workers} workers, {method}"] = constants["batch"][model] * 1e9 / whole_ns
     return numbers
 
 
+def _values(tensors: str | int) -> int:
+    """Of a profile, or as given."""
+    return load(tensors).elements if isinstance(tensors, str) else tensors
+
+
+def _moved_bytes(codec: str, values: int, workers: int) -> float:
+    return float(_array_codec(codec).moved(values, workers)["all_gather"])
+
+
 def union_of_blocks(published: Published) -> Numbers:
-    """Milliseconds of a sum by codec `nonzero`, linear in the share of the array it sums; two cells fix the line."""
+    """Milliseconds of a sum of blocks, linear in the number of workers, the share of blocks that a worker sends, its
+    own, and the share it gets, those that some worker has. Four cells fix the line."""
     densities = {int(zeros): density for zeros, density in published.constants["densities"].items()}
 
-    def summed_share(workers: int, zeros: int) -> float:
-        """The blocks that some rank has, and the map: a count of 8 bits for each block of 256 values."""
-        return float(1 - (1 - densities[zeros]) ** workers + 1 / 1024)
+    def terms(workers: int, zeros: int) -> tuple[float, ...]:
+        return 1.0, workers, densities[zeros], 1 - (1 - densities[zeros]) ** workers
 
-    def name(workers: int, zeros: int) -> str:
-        return f"{workers} workers, {zeros} % zeros"
-
-    few, dense, sparse = published.constants["workers"][0], min(densities), max(densities)
-    rise = published.number(name(few, dense)) - published.number(name(few, sparse))
-    slope = rise / (summed_share(few, dense) - summed_share(few, sparse))
-    start = published.number(name(few, dense)) - slope * summed_share(few, dense)
-    return {
-        name(workers, zeros): start + slope * summed_share(workers, zeros)
+    places = {
+        f"{workers} workers, {zeros} % zeros": terms(workers, zeros)
         for workers in published.constants["workers"]
         for zeros in densities
     }
+    calibrating = [cell for cell in published.cells if cell.role == "calibrates"]
+    line = np.linalg.solve([places[cell.name] for cell in calibrating], [cell.published for cell in calibrating])
+    return {name: float(np.dot(row, line)) for name, row in places.items()}
 
 
 def lanes_of_bytes(published: Published) -> Numbers:
@@ -93,4 +117,9 @@ def lanes_of_bytes(published: Published) -> Numbers:
     constants = published.constants
     method = MethodName("switch", "udp", codec=constants["codec"])
     less = coded_share(method, "float32", 360, constants["workers"])
-    return {"to the aggregator": less, "from the aggregator": less}
+    narrow = 1 / (1 / less - (LANE_BITS - constants["index_bits"]) / 32)
+    return {
+        "to the aggregator": less,
+        "from the aggregator": less,
+        "to the aggregator, in lanes of 4 bits": narrow,
+    }

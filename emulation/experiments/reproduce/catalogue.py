@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from emulation.experiments.cells import Cell, CellStore, Log, Record, failures, run_cells, version
-from emulation.experiments.reproduce import byte_counts, network_times, schedule_times
+from emulation.experiments.reproduce import byte_counts, network_times, schedule_times, survey_times
 from emulation.experiments.reproduce.published import (
     Judgement,
     Numbers,
@@ -39,6 +39,7 @@ RUNS: dict[str, Callable[[Published], Numbers]] = {
         schedule_times.push_pull_training,
         schedule_times.scaling_with_fewer_bytes,
         schedule_times.three_layers,
+        survey_times.seven_methods,
     )
 }
 """By the name under `run` in a result's file. A result that is open has none."""

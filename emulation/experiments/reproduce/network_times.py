@@ -8,15 +8,17 @@ from __future__ import annotations
 from math import log2
 
 from emulation.experiments.reproduce.published import Numbers, Published
-from emulation.experiments.reproduce.timed import allreduce_ns
+from emulation.experiments.reproduce.timed import allreduce_ns, busy_share
 from emulation.scenario.bounds import NetworkParameters, algbw_bound, busiest, loads
 from emulation.scenario.profiles.model_profile import load
 from transport.group.method_name import MethodName
 
 
 def goodput_of_servers(published: Published) -> Numbers:
-    """Gb/s of a long array beside more and more servers, by how often the busiest link carries it."""
-    machines, goodput_gbps = published.constants["machines"], published.constants["goodput_gbps"]
+    """Gb/s of a long array beside more and more servers, by how often the busiest link carries it, and by how long that
+    is busy: what NCCL gets out of a ring's links is of another paper, and of servers `busy_share`."""
+    constants = published.constants
+    machines, goodput_gbps = constants["machines"], constants["goodput_gbps"]
 
     def network(servers: int = 0) -> NetworkParameters:
         return NetworkParameters(machines, goodput_gbps * 10**9, 1500, 360, servers=servers)
@@ -33,11 +35,11 @@ def goodput_of_servers(published: Published) -> Numbers:
         least = min(max(share * there + (1 - share) * here for there, here in pairs) for share in shares)
         return float(goodput_gbps / least)
 
-    numbers = {"all-reduce": gbps("ring")}
+    numbers = {"all-reduce": gbps("ring") * constants["nccl_share"]}
     for servers in range(machines + 1):
         numbers[f"optimal, {servers} CPU machines"] = best_gbps(servers)
         if servers:
-            numbers[f"PS, {servers} CPU machines"] = gbps("ps", servers)
+            numbers[f"PS, {servers} CPU machines"] = gbps("ps", servers) * busy_share(machines, servers)
     return numbers
 
 
@@ -64,14 +66,17 @@ def halving_over_ring(published: Published) -> Numbers:
 
 
 def servers_beside_switch(published: Published) -> Numbers:
-    """The rate of parameter servers as a share of the switch's, from the plans and the framing of both methods."""
-    numbers = dict[str, float]()
+    """The rate of parameter servers as a share of the switch's: what links allow, from the plans and the framing of
+    both methods, or what a host's software does, which handles each array that comes or goes; a cell fixes that."""
+    numbers, (few, *_) = dict[str, float](), published.constants["workers"]
+    arrays_beside = published.constants["arrays_of_a_host"]
+    software = published.number(f"dedicated servers, {few} workers") * arrays_beside["dedicated"]
     for workers in published.constants["workers"]:
         for kind, servers in (("dedicated", workers), ("co-located", 0)):
             network = NetworkParameters(workers, 10**10, 1500, 360, servers=servers)
             ps = algbw_bound(MethodName("ps", "tcp"), "int32", network)
             switch = algbw_bound(MethodName("switch", "udp"), "int32", network)
-            numbers[f"{kind} servers, {workers} workers"] = ps / switch
+            numbers[f"{kind} servers, {workers} workers"] = min(ps / switch, software / arrays_beside[kind])
     return numbers
 
 

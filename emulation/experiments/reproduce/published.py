@@ -27,10 +27,11 @@ RULE = (
     f"A result *agrees* if every judged cell is within {ERROR_MOST:.0%} of the paper's number, has between "
     f"{GAIN_LEAST:g} and {GAIN_MOST:g} times the published gain where it is a speed-up, and any two cells of a series "
     f"that the paper separates by more than {READ:.0%} are in the paper's order. Else it *differs*, and its file must "
-    "say why. It is *open* where what we could read of the paper is not enough to run it."
+    "say why, with an experiment: its failing cells once more with that one thing changed, within the limit and never "
+    "judged. It is *open* where what we could read of the paper is not enough to run it."
 )
 
-Role = Literal["judged", "calibrates", "shown"]
+Role = Literal["judged", "calibrates", "shown", "experiment"]
 Verdict = Literal["agrees", "differs", "open"]
 Numbers = dict[str, float]
 """Our numbers, by the names of the cells."""
@@ -43,7 +44,8 @@ class ReproduceError(ValueError):
 @dataclass(frozen=True)
 class PublishedCell:
     """One number of a paper. name: unique within the result. series: cells whose order is compared. role: "calibrates"
-    fixes a constant and is not judged; "shown" stands without conditions to run it by, and may have no number of ours.
+    fixes a constant, or is of what does, and is not judged; "shown" stands without conditions to run it by, and may
+    have no number of ours; "experiment" is a judged cell once more with the one thing changed that its name says.
     """
 
     name: str
@@ -141,9 +143,22 @@ def judge(published: Published, reproduced: Mapping[str, float]) -> Judgement:
         raise ReproduceError(f"{published.name}: differs ({faults[0]}), and its file doesn't say why")
     if verdict == "agrees" and published.because:
         raise ReproduceError(f"{published.name}: agrees, but its file says why it differs")
+    _check_experiment(published, verdict, reproduced)
     return Judgement(
         verdict, reproduced, errors, (2 * agreeing - pairs) / pairs if pairs else math.nan, pairs, tuple(faults)
     )
+
+
+def _check_experiment(published: Published, verdict: Verdict, reproduced: Mapping[str, float]) -> None:
+    """What differs is explained by cells within the limit. ReproduceError."""
+    cells = [cell for cell in published.cells if cell.role == "experiment"]
+    if (verdict == "differs") != bool(cells):
+        raise ReproduceError(f"{published.name}: {verdict}, and has {len(cells)} cells of an experiment")
+    for cell in cells:
+        if abs(error := reproduced[cell.name] / cell.published - 1) > ERROR_MOST:
+            raise ReproduceError(
+                f"{published.name}: {cell.name} should explain a difference, and is off by {error:+.0%}"
+            )
 
 
 def _pairs(published: Published) -> Iterator[tuple[PublishedCell, PublishedCell]]:

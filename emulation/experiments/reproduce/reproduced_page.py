@@ -46,8 +46,10 @@ def verdict_line(published: Published, judgement: Judgement) -> str:
 
 
 def _remark(cell: PublishedCell, judgement: Judgement) -> str:
+    if cell.role == "experiment" and cell.name in judgement.reproduced:
+        return f"experiment: {_percent(judgement.reproduced[cell.name] / cell.published - 1)}"
     error = judgement.errors.get(cell.name)
-    return {"calibrates": "calibrates", "shown": "not judged"}[cell.role] if error is None else _percent(error)
+    return {"shown": "not judged"}.get(cell.role, cell.role) if error is None else _percent(error)
 
 
 def _percent(share: float, *, sign: bool = True) -> str:

@@ -13,7 +13,13 @@ from functools import partial
 from statistics import mean
 
 from emulation.experiments.reproduce.published import Numbers, Published
-from emulation.experiments.reproduce.timed import forward_end_ns, push_pull_ns, rate_for
+from emulation.experiments.reproduce.timed import (
+    busy_share,
+    forward_end_ns,
+    push_pull_ns,
+    rate_for,
+    servers_beside_ns,
+)
 from emulation.scenario.profiles.model_profile import ModelProfile, load
 from transport.group.method_name import traffic
 from transport.schedule.by_arrival import Fusion
@@ -76,14 +82,17 @@ def push_pull_training(published: Published) -> Numbers:
             return speed(schedule, model, rates[model], -saved_ns)
 
         costs_ns[system] = -rate_for(of_machine(cell), faster, -5e6, 0.0)
-    return {
-        f"{model}, {gpus} GPUs, {system}": gpus
-        / per_machine
-        * speed(schedule, model, rates[model], costs_ns.get(system, 0.0))
-        for model in profiles
-        for system, schedule in constants["schedules"].items()
-        for gpus in constants["gpus"]
-    }
+    numbers = dict[str, float]()
+    for model in profiles:
+        for system, schedule in constants["schedules"].items():
+            cost_ns = costs_ns.get(system, 0.0)
+            for gpus in constants["gpus"]:
+                machines, name = gpus / per_machine, f"{model}, {gpus} GPUs, {system}"
+                numbers[name] = machines * speed(schedule, model, rates[model], cost_ns)
+                for times in constants.get("rate_times", []):
+                    faster_bps = times * rates[model]
+                    numbers[f"{name}, {times} times the rate"] = machines * speed(schedule, model, faster_bps, cost_ns)
+    return numbers
 
 
 def one_transfer_per_machine(published: Published) -> Numbers:
@@ -101,12 +110,12 @@ def one_transfer_per_machine(published: Published) -> Numbers:
             network = Network.of_star(traffic("ring", nodes), rate_bps)
             return predict(Fusion(threshold_bytes=64 << 20), profile, network, crossing=False).iteration_ns
         partitions = ByteScheduler(partition_bytes=4_096_000, credit_bytes=1 << 62)
-        return push_pull_ns(partitions, profile, 8e9 / rate_bps, crossing=False)
+        return push_pull_ns(partitions, profile, 8e9 / (rate_bps * busy_share(nodes, nodes)), crossing=False)
 
-    for model, name in constants["profiles"].items():
+    for model, profile_name in constants["profiles"].items():
         for system in constants["systems"]:
             alone = published.number(f"{model}, {system}, {fewest} GPUs")
-            profile = load(name).schedule_profile(round(per_machine * batch * 1e9 / alone))
+            profile = load(profile_name).schedule_profile(round(per_machine * batch * 1e9 / alone))
 
             def speed(gpus: int, rate_bps: float, system: str = system, profile: Profile = profile) -> float:
                 return float(gpus * batch * 1e9 / iteration_ns(system, profile, gpus // per_machine, rate_bps))
@@ -114,7 +123,10 @@ def one_transfer_per_machine(published: Published) -> Numbers:
             goal = published.number(f"{model}, {system}, {next_gpus} GPUs")
             rate_bps = rate_for(goal, partial(speed, next_gpus), 1e8, constants["line_bps"])
             for gpus in constants["gpus"]:
-                numbers[f"{model}, {system}, {gpus} GPUs"] = alone if gpus == fewest else speed(gpus, rate_bps)
+                name = f"{model}, {system}, {gpus} GPUs"
+                numbers[name] = alone if gpus == fewest else speed(gpus, rate_bps)
+                for times in constants["rate_times"]:
+                    numbers[f"{name}, {times} times the rate"] = speed(gpus, times * rate_bps)
     return numbers
 
 
@@ -128,10 +140,13 @@ def merged_gradients(published: Published) -> Numbers:
         for nodes in constants["nodes"]:
             start_ns = 2 * nodes * constants["step_ns"]
             plain_ns = batch / published.number(f"{model}, {nodes} nodes, without overlap") * 1e9
-            network = Network((plain_ns - alone_ns - start_ns) / profile.size_bytes, overhead_ns=start_ns)
-            for name, schedule in constants["schedules"].items():
-                iteration_ns = predict(schedule, profile, network, crossing=False).iteration_ns
-                numbers[f"{model}, {nodes} nodes, {name}"] = batch * 1e9 / iteration_ns
+            for call_ns, change in ((0, ""), (constants["call_ns"], ", with 0.8 ms a call")):
+                slower_ns = start_ns + call_ns
+                beta = (plain_ns - alone_ns - slower_ns) / profile.size_bytes
+                for name, schedule in constants["schedules"].items():
+                    network = Network(beta, overhead_ns=slower_ns)
+                    iteration_ns = predict(schedule, profile, network, crossing=False).iteration_ns
+                    numbers[f"{model}, {nodes} nodes, {name}{change}"] = batch * 1e9 / iteration_ns
     return numbers
 
 
@@ -152,14 +167,16 @@ def scaling_with_fewer_bytes(published: Published) -> Numbers:
 
 
 def best_gain_of_slices(published: Published) -> Numbers:
-    """P3 over sending each tensor as it comes: the largest gain over all ratios of computing to communication."""
+    """P3 over sending each tensor as it comes: the largest gain over all ratios of computing, links and servers."""
+    constants = published.constants
+    slices = replace(P3(), slice_elements=constants["slice_elements"])
 
     def gain(model: ModelProfile) -> float:
         profile, best = model.schedule_profile(), 0.0
-        for rate in (1.15**step for step in range(40)):
-            beta = profile.backward_ns * rate / 20 / profile.size_bytes
-            slices = replace(P3(), slice_elements=published.constants["slice_elements"], credit_bytes=200_000)
-            best = max(best, push_pull_ns("wfbp", profile, beta) / push_pull_ns(slices, profile, beta))
+        for link_ns in (profile.backward_ns * 1.15**step / profile.size_bytes for step in range(-10, 10)):
+            for server_ns in (times * link_ns for times in constants["server_over_link"]):
+                before, after = (servers_beside_ns(policy, profile, link_ns, server_ns) for policy in ("wfbp", slices))
+                best = max(best, before / after)
         return best
 
     return {"ResNet-50": gain(load("resnet50")), "VGG-19": gain(_vgg19())}
