@@ -1,13 +1,17 @@
-"""The loops in C under ThreadSanitizer, called by other threads; and races that this must find. See stress_loops.c."""
+"""The loops in C, called by other threads, and simulations in partitions, under ThreadSanitizer; and races that this
+must find. See stress_loops.c."""
 
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.native.core_sources import CODECS, CORE, ROOT, planted, source
+from tests.native.core_sources import CODECS, CORE, ROOT, planted, source, sources
 
 pytestmark = pytest.mark.long
 
@@ -101,3 +105,43 @@ def test_races_are_found(objects: list[str], tmp_path: Path, right: str, wrong: 
     # One run may have the luck that no two threads meet in the gap.
     found = next(filter(None, (fault(program, 2000, 0) for _ in range(20))), "")
     assert said in found
+
+
+@pytest.fixture(scope="module")
+def pieces(objects: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """All of the shared library, compiled once, by name."""
+    folder = tmp_path_factory.mktemp("library")
+    with ThreadPoolExecutor(os.cpu_count()) as compilers:
+        list(compilers.map(lambda path: compiled(folder, f"-I{CORE}", "-fPIC", "-c", str(path)), sources()))
+    return {path.stem: path for path in folder.glob("*.o")}
+
+
+def simulated(pieces: Iterable[Path], folder: Path) -> str:
+    """The error of simulations in racks, on three threads, over a library of these objects; "" if none."""
+    compiled(folder, "-shared", *map(str, pieces), "-lpthread", "-lm", "-o", "library.so")
+    runtime = subprocess.run(["gcc", "-print-file-name=libtsan.so"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.emulation.sim.test_partitions"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={
+            **os.environ,
+            "LD_PRELOAD": runtime.stdout.strip(),
+            "SWITCHAGG_SIM_THREADS": "3",
+            "SWITCHAGG_NATIVE": str(folder / "library.so"),
+            "TSAN_OPTIONS": "halt_on_error=1",
+        },
+    )
+    return done.stderr[-4000:] if done.returncode else ""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc, whose runtime is loaded before Python's libraries")
+def test_partitions_of_a_simulation_share_nothing_within_a_window(pieces: dict[str, Path], tmp_path: Path) -> None:
+    assert simulated(pieces.values(), tmp_path) == ""
+    wrong = tmp_path / "wrong"
+    shared = "if (!(body = sim_body_own(&sim->pool, body)))"  # of a result that several partitions get
+    core = planted(wrong, "partitions.c", shared, "if (!body)")
+    compiled(wrong, f"-I{core}", "-fPIC", "-c", str(source("partitions.c", core)))
+    assert "data race" in simulated({**pieces, "partitions": wrong / "partitions.o"}.values(), wrong)

@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
+from heapq import heappush
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from emulation.sim.spines.paths import HashedPaths, SprayedPaths
 from switchagg.dataplane.contract import DataPlane
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.job import JobConfig
+from switchagg.native.headers import SIM_SEQUENCE_BITS
 from switchagg.partial_endpoint import endpoint_of
 from switchagg.wire import FLAG_RESULT, FLAGS_AT, MARKED, RANK_AT
 from tests.oracles.mesh_host import OracleMeshHost
@@ -29,6 +31,33 @@ from tests.oracles.oracle_links import CorruptedFrame, OracleLink, framing_bytes
 from tests.oracles.pausing import Charges, OracleIngressPort, OraclePausableLink
 from tests.oracles.strict_link import OracleStrictLink
 from transport.bounded.bounded_packets import MAGIC
+
+
+class OracleClock(VirtualClock):
+    """A clock whose partitions number what they schedule; events of one instant happen in that order."""
+
+    partitions = 1
+
+    def partition(self) -> "OraclePartition":
+        """The clock of another partition."""
+        self.partitions += 1
+        return OraclePartition(self, self.partitions - 1)
+
+
+class OraclePartition:
+    """The clock as the nodes of one partition see it."""
+
+    def __init__(self, clock: OracleClock, number: int) -> None:
+        self._clock, self._heap, self._sequence = clock, clock._heap, number << SIM_SEQUENCE_BITS
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
+
+    def schedule(self, time_ns: int, action: Action, frame: Any = None, sender: int = 0, to: int = 0) -> None:
+        """As of the clock."""
+        assert time_ns >= self._clock.now_ns
+        self._sequence += 1
+        heappush(self._heap, (time_ns, self._sequence, action, frame, sender, to))
 
 
 class OraclePaths(HashedPaths):
@@ -141,13 +170,13 @@ class OracleNetwork(SwitchedNetwork):
         self._spread = OracleSprayedPaths if self._spread is SprayedPaths else OraclePaths
 
     def _clock(self, trace: bool) -> VirtualClock:  # type: ignore[override]
-        return VirtualClock(trace=trace)
+        return OracleClock(trace=trace)
 
-    def _switch(self, latency_ns: int) -> OracleSwitch:  # type: ignore[override]
-        return OracleSwitch(self.time, latency_ns)
+    def _switch(self, name: str, latency_ns: int) -> OracleSwitch:  # type: ignore[override]
+        return OracleSwitch(self._clocks[name], latency_ns)
 
     def _joined(self, config: LinkConfig, seed: str, hop: Hop) -> OracleLink:  # type: ignore[override]
-        link = (OracleStrictLink if self._strict else OracleLink)(self.time, config, _nobody, seed)
+        link = (OracleStrictLink if self._strict else OracleLink)(self._clocks[hop[0]], config, _nobody, seed)
         self._lead(link, hop)
         return link
 

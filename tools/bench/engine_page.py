@@ -21,7 +21,7 @@ def write(part: dict[str, Any], docs: Path) -> list[Path]:
     text = [
         "![Time and memory against events, 4 to 1,024 workers](packet-engine.png)",
         "",
-        f"On {facts['cpu_model']}, one core. {_slopes(part)}",
+        f"On {facts['cpu_model']}; one core, but for the rows of two threads. {_slopes(part)}",
         "",
         "```",
         *packet_engine.lines(part),

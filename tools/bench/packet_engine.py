@@ -1,13 +1,14 @@
-"""The packet engine of virtual time on one core: packet-hops (a packet on one link) per second of CPU.
+"""The packet engine of virtual time: packet-hops (a packet on one link) per second of CPU.
 
 An allreduce of int32 by method `switch` or `ring`, launched on all ranks at once on idle 100 Gb/s links: a fast network
 has the most packets in flight. With values all of every sum is compared; without, only times and bytes are computed.
-Then the time and memory of one array on 4 to 1,024 workers against events.
+Then the time and memory of one array on 4 to 1,024 workers against events, and racks on two threads.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 import time
 from collections.abc import Callable, Sequence
@@ -20,10 +21,12 @@ from numpy.typing import NDArray
 from emulation.experiments.bench.bandwidths import MEGABYTE
 from emulation.report import table_kit
 from emulation.scenario.topologies.topology import Fabric
+from emulation.sim.engine.packet_clock import THREADS_VARIABLE
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.size_only import SizeOnlyArray
+from switchagg.job import MAX_CHILDREN
 from switchagg.native import library
 
 Log = Callable[[str], None]
@@ -34,7 +37,7 @@ ROUNDS = 3
 
 
 class EngineCase(NamedTuple):
-    """racks: 0: one switch. quick: whether a quick run has it."""
+    """racks: 0: one switch. quick: whether a quick run has it. threads: of the simulation."""
 
     workers: int
     size_bytes: int
@@ -42,6 +45,7 @@ class EngineCase(NamedTuple):
     racks: int = 0
     quick: bool = True
     method: str = "switch"
+    threads: int = 1
 
 
 CASES = (
@@ -63,7 +67,14 @@ SCALE = tuple(
 )
 """The same array on more and more workers: time and memory against events."""
 
-LARGE = tuple(EngineCase(1024, 100 * MEGABYTE, False, 32, quick=False, method=method) for method in ("switch", "ring"))
+LARGE = (
+    EngineCase(1024, 100 * MEGABYTE, False, 32, quick=False),
+    EngineCase(1024, 100 * MEGABYTE, False, 32, quick=False, method="ring"),
+    EngineCase(4096, 10 * MEGABYTE, False, 128, quick=False),
+    EngineCase(4096, 10 * MEGABYTE, False, 128, quick=False, threads=2),
+    EngineCase(4096, MEGABYTE, False, 128, quick=False, method="ring"),
+    EngineCase(4096, MEGABYTE, False, 128, quick=False, method="ring", threads=2),
+)
 
 
 def measure(quick: bool, log: Log) -> dict[str, Any]:
@@ -90,8 +101,10 @@ def _best(case: EngineCase) -> dict[str, Any]:
 
 def _row(case: EngineCase) -> dict[str, Any]:
     begun_ns, begun_cpu = time.monotonic_ns(), time.process_time_ns()
-    fabric = Fabric("leaf_spine", racks=case.racks) if case.racks else Fabric()
+    kind = "leaf_spine" if case.racks <= MAX_CHILDREN else "fat_tree"
+    fabric = Fabric(kind, racks=case.racks) if case.racks else Fabric()
     config = SimulationConfig(case.workers, LINK, fabric=fabric, dataplane="native")
+    os.environ[THREADS_VARIABLE] = str(case.threads)
     simulation = SIMULATIONS[case.method](config)
     count = case.size_bytes // 4
     values = [np.full(count, rank, np.int32) for rank in range(case.workers if case.values else 0)]
@@ -155,10 +168,13 @@ def lines(part: dict[str, Any]) -> list[str]:
     ]
     head = ("packet engine, one core", "values", "hops (M)", "CPU (s)", "hops/s (M)", "#wrong")
     text = table_kit.columns(head, cells)
+    columns = ("one array, world and all", "threads", "events (M)", "virtual ms", "wall (s)", "CPU (s)", "GB")
     sizes = [
         (
             f"{row['method']}, n = {row['workers']}, {row['size_bytes'] / 1e6:g} MB",
+            str(row["threads"]),
             f"{row['events'] / 1e6:.2f}",
+            f"{row['virtual_ns'] / 1e6:.6f}",
             f"{row['whole_ns'] / 1e9:.2f}",
             f"{row['whole_cpu_ns'] / 1e9:.2f}",
             f"{row['memory_bytes'] / 1e9:.2f}",
@@ -168,5 +184,5 @@ def lines(part: dict[str, Any]) -> list[str]:
     return [
         *text,
         "",
-        *table_kit.columns(("one array, world and all", "events (M)", "wall (s)", "CPU (s)", "GB"), sizes),
+        *table_kit.columns(columns, sizes),
     ]

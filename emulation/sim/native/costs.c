@@ -39,10 +39,10 @@ void sim_processor_run(struct sim_processor *processor, struct sim_task task) {
     sim_schedule(sim, processor->free_ns, due, processor, 0, 0);
 }
 
-void sim_processor_end(struct sim_processor *processor, struct sim_messages *messages) {
+void sim_processor_end(struct sim_processor *processor) {
     for (struct sim_task *task = processor->first, *next; task; task = next) {
         next = task->next;
-        sim_message_let_go(messages, task->message);
+        sim_message_let_go(processor->sim, task->message);
         free(task);
     }
 }

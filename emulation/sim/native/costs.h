@@ -5,7 +5,6 @@
 #include "emulation/sim/native/sim.h"
 
 struct sim_message; /* message.h */
-struct sim_messages;
 
 /* A message on its way out, of a class's flow; or, without one, that has come from a member. */
 struct sim_task {
@@ -30,7 +29,7 @@ void sim_processor_init(struct sim_processor *processor, struct sa_sim *sim,
 /* Finish a task after all before it and what its message takes: at once, if it is idle and that is nothing. The run
    ends if there is no memory. */
 void sim_processor_run(struct sim_processor *processor, struct sim_task task);
-void sim_processor_end(struct sim_processor *processor, struct sim_messages *messages);
+void sim_processor_end(struct sim_processor *processor);
 
 /* The pace of one connection's frames: a frame begins when the one before it would have ended. */
 struct sim_pace {

@@ -146,8 +146,7 @@ void sa_sim_worker_pump(struct sim_worker *worker) {
 static int tell(struct sim_worker *worker) {
     for (uint32_t tree = 0; tree < worker->tree_count; tree++)
         if (sa_endpoint_has_event(worker->trees[tree].endpoint)) {
-            worker->sim->notice(worker->number);
-            return !worker->sim->failed;
+            return sim_notice(worker->sim, worker->number);
         }
     return 1;
 }
@@ -180,6 +179,21 @@ static void ring(void *host) {
     sim_alarm_set(&worker->alarm, next_deadline_ns(worker));
 }
 
+/* A call can't end before the results that it lacks have come, of which one frame is on its way. */
+static int64_t quiet_ns(const struct sim_node *node, int64_t now_ns, uint64_t rate_bps) {
+    const struct sim_worker *worker = (const struct sim_worker *)node;
+    int64_t first_ns = INT64_MAX;
+    for (uint32_t tree = 0; tree < worker->tree_count; tree++) {
+        uint32_t bytes;
+        uint64_t results = sa_endpoint_lacks(worker->trees[tree].endpoint, &bytes);
+        if (results == UINT64_MAX) continue;
+        if (results <= 1) return now_ns;
+        int64_t ns = (int64_t)((sim_units)(results - 1) * (bytes + SIM_UDP_FRAMING_BYTES) * SIM_UNITS / rate_bps);
+        if (ns < first_ns) first_ns = ns;
+    }
+    return first_ns == INT64_MAX ? first_ns : now_ns + first_ns;
+}
+
 /* ---- building */
 
 static void worker_free(struct sim_node *node) {
@@ -197,7 +211,7 @@ struct sim_worker *sa_sim_worker(struct sa_sim *sim, struct sim_link *link, uint
         free(worker);
         return NULL;
     }
-    worker->node = (struct sim_node){receive, worker_free, NULL, NULL};
+    worker->node = (struct sim_node){receive, worker_free, NULL, NULL, quiet_ns};
     sim_own(sim, &worker->node);
     worker->sim = sim;
     worker->link = link;

@@ -4,7 +4,6 @@
 
 #define RING_FIRST 16u
 #define HEAP_FIRST 256u
-#define FEW_LANES 255u /* what so many links need stays in the cache by itself: looking ahead would only cost */
 
 static inline int before(int64_t time_ns, uint64_t sequence, int64_t other_ns, uint64_t other) {
     return time_ns < other_ns || (time_ns == other_ns && sequence < other);
@@ -12,8 +11,8 @@ static inline int before(int64_t time_ns, uint64_t sequence, int64_t other_ns, u
 
 /* ---- heads of lanes */
 
-#define LANE_BITS 20u
-#define NONE (~(sim_match)0)
+#define LANE_BITS SIM_LANE_BITS
+#define NONE SIM_NO_MATCH
 
 static inline sim_match match_of(int64_t time_ns, uint64_t sequence, const struct sim_lane *lane) {
     return (sim_match)(uint64_t)time_ns << 64 | sequence << LANE_BITS | lane->number;
@@ -47,7 +46,6 @@ int sim_queue_add_lane(struct sim_queue *queue, struct sim_lane *lane, int64_t l
         }
     }
     if (!queue->lane_count || least_ns < queue->least_ns) queue->least_ns = least_ns;
-    queue->ahead = queue->lane_count < FEW_LANES ? 1 : SIM_UPCOMING;
     lane->number = queue->lane_count;
     queue->places[queue->lane_count++] = (struct sim_place){lane, NULL};
     return 0;
@@ -76,24 +74,22 @@ static int ring_grow(struct sim_queue *queue, struct sim_lane *lane) {
     return 0;
 }
 
-void sim_queue_lane(struct sim_queue *queue, struct sim_lane *lane, int64_t time_ns, struct sim_body *body,
-                    uint32_t sender, uint32_t to) {
+void sim_queue_entry(struct sim_queue *queue, struct sim_lane *lane, const struct sim_entry *entry) {
     uint32_t count = lane->tail - lane->head;
-    if ((count && time_ns < lane->last_ns) || time_ns < queue->upcoming_ns) {
-        sim_queue_other(queue, time_ns, lane->act, lane->object, body, sender, to);
+    if ((count && entry->time_ns < lane->last_ns) || entry->time_ns <= queue->upcoming_ns) {
+        sim_queue_event(queue, &(struct sim_event){*entry, lane->act, lane->object});
         return;
     }
     if ((!lane->ring || count > lane->mask) && ring_grow(queue, lane)) {
         queue->lacking = 1;
         return;
     }
-    uint64_t sequence = ++queue->sequence;
-    struct sim_entry *entry = &lane->ring[lane->tail++ & lane->mask];
-    *entry = (struct sim_entry){time_ns, sequence, body, sender, to};
-    lane->last_ns = time_ns;
+    struct sim_entry *place = &lane->ring[lane->tail++ & lane->mask];
+    *place = *entry;
+    lane->last_ns = entry->time_ns;
     if (count) return;
-    queue->places[lane->number].head = entry;
-    play(queue, lane, match_of(time_ns, sequence, lane));
+    queue->places[lane->number].head = place;
+    play(queue, lane, match_of(entry->time_ns, entry->sequence, lane));
 }
 
 /* ---- what is in no lane */
@@ -104,20 +100,23 @@ static inline int earlier(const struct sim_event *event, const struct sim_event 
 
 void sim_queue_other(struct sim_queue *queue, int64_t time_ns, sim_action act, void *object, struct sim_body *body,
                      uint32_t sender, uint32_t to) {
+    sim_queue_event(queue, &(struct sim_event){{time_ns, ++queue->sequence, body, sender, to}, act, object});
+}
+
+void sim_queue_event(struct sim_queue *queue, const struct sim_event *event) {
     if (queue->other_count == queue->other_room &&
         grow((void **)&queue->heap, &queue->other_room, HEAP_FIRST, sizeof *queue->heap)) {
         queue->lacking = 1;
         return;
     }
-    struct sim_event event = {{time_ns, ++queue->sequence, body, sender, to}, act, object};
     uint32_t at = queue->other_count++;
     while (at) {
         uint32_t above = (at - 1) / 4;
-        if (!earlier(&event, &queue->heap[above])) break;
+        if (!earlier(event, &queue->heap[above])) break;
         queue->heap[at] = queue->heap[above];
         at = above;
     }
-    queue->heap[at] = event;
+    queue->heap[at] = *event;
 }
 
 static void take_other(struct sim_queue *queue, struct sim_event *event) {
@@ -173,9 +172,11 @@ static inline void look(struct sim_queue *queue, uint32_t step) {
     if (event->lane->look) event->lane->look(event->lane->object, &event->entry, step);
 }
 
-static void look_ahead(struct sim_queue *queue) {
+static void look_ahead(struct sim_queue *queue, int64_t end_ns) {
     sim_match first;
-    while (queue->upcoming_end - queue->upcoming_first < queue->ahead && (first = queue->matches[1]) != NONE) {
+    uint32_t most = queue->ahead ? queue->ahead : 1;
+    while (queue->upcoming_end - queue->upcoming_first < most && (first = queue->matches[1]) != NONE &&
+           (int64_t)(uint64_t)(first >> 64) < end_ns) {
         if (has_upcoming(queue)) {
             int64_t now_ns = upcoming(queue, queue->upcoming_first)->entry.time_ns;
             if (queue->other_count && queue->heap->entry.time_ns < now_ns) now_ns = queue->heap->entry.time_ns;
@@ -183,22 +184,36 @@ static void look_ahead(struct sim_queue *queue) {
         }
         take_head(queue, first);
     }
-    for (uint32_t step = 0; step < SIM_STEPS && queue->ahead > 1; step++) look(queue, step);
+    for (uint32_t step = 0; step < SIM_STEPS && most > 1; step++) look(queue, step);
 }
 
-int sim_queue_next(struct sim_queue *queue, struct sim_event *event) {
-    if (queue->matches) look_ahead(queue);
+int sim_queue_next(struct sim_queue *queue, int64_t end_ns, struct sim_event *event) {
+    if (queue->matches) look_ahead(queue, end_ns);
     const struct sim_upcoming *first = upcoming(queue, queue->upcoming_first);
     if (queue->other_count &&
         (!has_upcoming(queue) || before(queue->heap->entry.time_ns, queue->heap->entry.sequence,
                                         first->entry.time_ns, first->entry.sequence))) {
+        if (queue->heap->entry.time_ns >= end_ns) return 0;
         take_other(queue, event);
         return 1;
     }
-    if (!has_upcoming(queue)) return 0;
+    if (!has_upcoming(queue) || first->entry.time_ns >= end_ns) return 0;
     *event = (struct sim_event){first->entry, first->lane->act, first->lane->object};
     queue->upcoming_first++;
     return 1;
+}
+
+sim_match sim_queue_head(const struct sim_queue *queue) {
+    sim_match head = queue->matches ? queue->matches[1] : NONE;
+    const struct sim_entry *least[2];
+    uint32_t count = 0;
+    if (has_upcoming(queue)) least[count++] = &queue->upcoming[queue->upcoming_first & (SIM_UPCOMING - 1)].entry;
+    if (queue->other_count) least[count++] = &queue->heap->entry;
+    while (count--) {
+        sim_match other = (sim_match)(uint64_t)least[count]->time_ns << 64 | least[count]->sequence << LANE_BITS;
+        head = other < head ? other : head;
+    }
+    return head == NONE ? head : head >> LANE_BITS << LANE_BITS;
 }
 
 void sim_queue_free(struct sim_queue *queue) {

@@ -1,5 +1,7 @@
 #include "emulation/sim/native/forward.h"
 
+#include "emulation/sim/native/partitions.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -153,10 +155,13 @@ static void look(void *object, const struct sim_entry *entry, uint32_t step) {
         sim_link_look_at_place(port->link, entry->to);
 }
 
+static inline struct sim_node *node_at(const struct sa_sim *sim, uint32_t address) {
+    const struct sim_partitions *all = sim->all;
+    return address < all->node_count ? all->nodes[address] : NULL;
+}
+
 static void look_at_host(void *object, const struct sim_entry *entry, uint32_t step) {
-    const struct sa_sim *sim = object;
-    uint32_t address = entry->to & SIM_NODE_MASK;
-    struct sim_node *node = address < sim->node_count ? sim->nodes[address] : NULL;
+    struct sim_node *node = node_at(object, entry->to & SIM_NODE_MASK);
     if (!node) return;
     if (step == 0)
         for (uint32_t at = 0; at < SIM_LOOK_BYTES; at += 64) __builtin_prefetch((const char *)node + at);
@@ -168,8 +173,8 @@ static void look_at_host(void *object, const struct sim_entry *entry, uint32_t s
 static void hand_over(void *object, struct sim_body *body, uint32_t sender, uint32_t to) {
     struct sa_sim *sim = object;
     uint32_t address = to & SIM_NODE_MASK;
-    struct sim_node *node = address < sim->node_count ? sim->nodes[address] : NULL;
-    if (body->kind && body->kind->is_for_python) node = sim->python;
+    struct sim_node *node = node_at(sim, address);
+    if (body->kind && body->kind->is_for_python) node = sim->all->python;
     if (node) {
         node->receive(node, body, sender, to);
         return;
@@ -186,10 +191,16 @@ struct sim_link *sa_sim_link(struct sa_sim *sim, const struct sim_link_facts *fa
 }
 
 void sa_sim_lead_to(struct sim_link *link, struct sim_switch *to) {
-    if (to)
+    struct sa_sim *end = to ? to->sim : link->sim;
+    if (!link->end) sim_link_end_in(link, end);
+    if (to) {
         sim_link_lead_to(link, receive, to, look);
-    else
-        sim_link_lead_to(link, hand_over, link->sim, look_at_host);
+        return;
+    }
+    struct sim_partitions *all = end->all;
+    sim_link_lead_to(link, hand_over, end, look_at_host);
+    if (link->rate_bps > all->host_rate_bps) all->host_rate_bps = link->rate_bps;
+    if (link->random && link->random->span_ns > all->spread_ns) all->spread_ns = link->random->span_ns;
 }
 
 void sa_sim_cut(struct sim_link *link, uint32_t is_cut) { sim_link_cut(link, is_cut); }
@@ -228,6 +239,7 @@ struct sim_paths *sa_sim_paths(struct sa_sim *sim, struct sim_link *const *links
     memcpy(paths->links, links, count * sizeof *links);
     paths->count = count;
     paths->choose = choose;
+    if (choose) sim->all->in_turn = 1;
     paths->number = number;
     return paths;
 }

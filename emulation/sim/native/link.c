@@ -1,4 +1,4 @@
-#include "emulation/sim/native/link.h"
+#include "emulation/sim/native/partitions.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +53,16 @@ static void damage(struct sim_link *link, struct sim_body **body) {
     sim_body_damage(copy, (uint16_t)burst, first_bit);
 }
 
+static inline void arrive(struct sim_link *link, struct sim_lane *lane, int64_t time_ns, struct sim_body *body,
+                          uint32_t sender, uint32_t to) {
+    link->delivered_frames++;
+    link->delivered_bytes += body->wire_bytes;
+    if (link->end == link->sim)
+        sim_queue_lane(&link->sim->queue, lane, time_ns, body, sender, to);
+    else
+        sim_cross(link, lane, time_ns, body, sender, to);
+}
+
 static void deliver_with_faults(struct sim_link *link, struct sim_lane *lane, int64_t arrival_ns, struct sim_body *body,
                                 uint32_t sender, uint32_t to) {
     struct sim_faults *faults = link->random;
@@ -76,11 +86,7 @@ static void deliver_with_faults(struct sim_link *link, struct sim_lane *lane, in
         link->faults[SIM_HELD_BACK]++;
         times_ns[0] += 1 + (int64_t)(sim_mersenne_next(random) * (double)faults->span_ns);
     }
-    for (uint32_t i = 0; i < copies; i++) {
-        link->delivered_frames++;
-        link->delivered_bytes += body->wire_bytes;
-        sim_queue_lane(&link->sim->queue, lane, times_ns[i], body, sender, to);
-    }
+    for (uint32_t i = 0; i < copies; i++) arrive(link, lane, times_ns[i], body, sender, to);
 }
 
 static inline void deliver(struct sim_link *link, struct sim_lane *lane, int64_t arrival_ns, struct sim_body *body,
@@ -93,9 +99,7 @@ static inline void deliver(struct sim_link *link, struct sim_lane *lane, int64_t
         deliver_with_faults(link, lane, arrival_ns, body, sender, to);
         return;
     }
-    link->delivered_frames++;
-    link->delivered_bytes += body->wire_bytes;
-    sim_queue_lane(&link->sim->queue, lane, arrival_ns, body, sender, to);
+    arrive(link, lane, arrival_ns, body, sender, to);
 }
 
 void sim_link_deliver(struct sim_link *link, int64_t arrival_ns, struct sim_body *body, uint32_t sender, uint32_t to) {
@@ -186,6 +190,7 @@ static void link_free(struct sim_node *node) {
     sim_strict_free(link->strict);
     free(link->lane.ring);
     free(link->ahead.ring);
+    for (uint32_t i = 0; i < 2; i++) free(link->crossings[i].entries);
     if (link->random) free(link->random->tails);
     free(link->random);
     free(link);
@@ -226,7 +231,6 @@ struct sim_link *sim_link_new(struct sa_sim *sim, const struct sim_link_facts *f
     sim_own(sim, &link->node);
     link->sim = sim;
     link->users = 1;
-    if (sim_queue_add_lane(&sim->queue, &link->lane, facts->delay_ns)) return NULL;
     link->rate_bps = facts->rate_bps;
     link->delay_ns = facts->delay_ns;
     link->queue_units = units_or_none(facts->queue_bytes);
@@ -243,11 +247,23 @@ void sim_link_lead_to(struct sim_link *link, sim_action act, void *object, sim_l
     link->lane.act = act;
     link->lane.object = object;
     link->lane.look = look;
+    if (link->end != link->sim) link->ahead.act = act, link->ahead.object = object, link->ahead.look = look;
+}
+
+void sim_link_end_in(struct sim_link *link, struct sa_sim *end) {
+    struct sim_partitions *all = end->all;
+    link->end = end;
+    if (sim_queue_add_lane(&end->queue, &link->lane, link->delay_ns)) end->queue.lacking = 1;
+    if (end == link->sim) return;
+    link->next_incoming = end->incoming;
+    end->incoming = link;
+    if (sim_queue_add_lane(&end->queue, &link->ahead, link->delay_ns)) end->queue.lacking = 1;
+    if (!all->least_ns || link->delay_ns < all->least_ns) all->least_ns = link->delay_ns;
 }
 
 static void lose(void *object, struct sim_body *body, uint32_t sender, uint32_t to) {
     (void)sender, (void)to;
-    drop(object, body, SIM_LOST);
+    drop(object, body, SIM_LOST); /* in turn: the link is another partition's, perhaps */
 }
 
 static void end_at(struct sim_lane *lane, const struct sim_arrival *end) {
@@ -259,6 +275,7 @@ static void end_at(struct sim_lane *lane, const struct sim_arrival *end) {
 
 void sim_link_cut(struct sim_link *link, uint32_t is_cut) {
     if ((link->whole.act != NULL) == (is_cut != 0)) return;
+    link->sim->all->in_turn = 1;
     struct sim_arrival end = is_cut ? (struct sim_arrival){lose, link, NULL} : link->whole;
     link->whole = is_cut ? (struct sim_arrival){link->lane.act, link->lane.object, link->lane.look} : (struct sim_arrival){0};
     end_at(&link->lane, &end);

@@ -41,6 +41,17 @@ struct sim_link;
 struct sim_strict;
 struct sim_pausing;
 
+/* Frames on their way to another partition, until the window is over. */
+struct sim_crossing {
+    struct sim_entry entry;
+    uint32_t ahead;
+};
+
+struct sim_crossings {
+    struct sim_crossing *entries;
+    uint32_t count, room;
+};
+
 typedef int (*sim_queue_up)(struct sim_link *link, struct sim_body *body, int64_t ready_ns, uint32_t sender, uint32_t to);
 
 /* The members that each frame needs lie in the first lines of cache. */
@@ -55,7 +66,7 @@ struct sim_link {
         int64_t ns;
     } costs[2]; /* of the sizes met last: mostly a full frame and a small one */
     uint32_t cost_bytes[2];
-    struct sa_sim *sim;
+    struct sa_sim *sim, *end; /* the partitions where it begins and ends */
     int64_t calm_ns; /* a queue that it sends in less time refuses and marks nothing */
     uint32_t is_plain; /* without faults, tails, classes and pauses */
     uint32_t users;    /* addresses at the host it comes from */
@@ -67,6 +78,8 @@ struct sim_link {
     sim_queue_up queue_up; /* of one that doesn't take frames in order: NULL of any other */
     struct sim_strict *strict;
     struct sim_pausing *pausing;
+    struct sim_crossings crossings[2];
+    struct sim_link *next_incoming; /* at the same end, of other partitions' */
     struct sim_arrival whole; /* of one that is cut: where frames arrive else; act is NULL of any other */
     struct sim_node node; /* only to be owned */
 };
@@ -96,6 +109,9 @@ uint64_t sim_pausing_backlog_bytes(const struct sim_link *link, int64_t now_ns);
 struct sim_link *sim_link_new(struct sa_sim *sim, const struct sim_link_facts *facts);
 void sim_link_lead_to(struct sim_link *link, sim_action act, void *object, sim_look look);
 
+/* Let it end in a partition, before it leads anywhere: by whose queue frames arrive. */
+void sim_link_end_in(struct sim_link *link, struct sa_sim *end);
+
 /* While it is cut, frames that would arrive are lost. Cutting it twice is cutting it once. */
 void sim_link_cut(struct sim_link *link, uint32_t is_cut);
 
@@ -107,6 +123,7 @@ static inline void sim_link_look(const struct sim_link *link, uint32_t to) {
 }
 
 static inline void sim_link_look_at_place(const struct sim_link *link, uint32_t to) {
+    if (link->end != link->sim) return;
     const struct sim_lane *lane = to & SIM_AHEAD ? &link->ahead : &link->lane;
     __builtin_prefetch(&lane->ring[lane->tail & lane->mask], 1);
 }

@@ -1,74 +1,11 @@
-#include "emulation/sim/native/member.h"
+#include "emulation/sim/native/member_state.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "emulation/sim/native/costs.h"
-#include "transport/native/hosts/credit_queue.h"
 #include "emulation/sim/native/frames.h"
 #include "emulation/sim/native/message.h"
-#include "emulation/sim/native/peers.h"
-
-/* The key of a connection is the peer's address, with the class in the upper bits. */
-struct outgoing {
-    struct sim_member *member;
-    uint32_t peer, connection;
-    uint64_t full_at; /* `gives` when its window was found full */
-    uint8_t repeats;  /* listed in its class's */
-    struct sim_pace pace;
-    struct sim_alarm alarm;
-    struct sa_sender sender;
-} __attribute__((aligned(64)));
-
-struct incoming {
-    struct sim_member *member;
-    uint32_t peer, connection;
-    struct sim_alarm alarm;
-    struct sa_receiver receiver;
-} __attribute__((aligned(64)));
-
-/* A priority class; without classes there is one. Acknowledgements look at the first members. */
-struct flow {
-    struct sim_message *departing;
-    uint32_t repeating_count;
-    uint8_t has_uplink;
-    struct sa_credit_queue queue;
-    struct sim_uplink uplink;
-    struct sim_message **departing_end;
-    struct outgoing **repeating; /* by key, ascending */
-    uint32_t repeating_room;
-};
-
-struct sim_group {
-    struct sim_node node; /* only to be owned */
-    struct sa_sim *sim;
-    struct sim_group_facts facts;
-    struct sim_messages messages;
-    struct sim_failed failed;
-    int64_t transfer_ns;
-    uint64_t flow_bps;
-};
-
-/* In lines of cache: what any frame needs; what an answer needs; calls; a flow. */
-struct sim_member {
-    struct sim_node node;
-    struct sim_link *link;
-    struct outgoing *last_out;
-    struct incoming *last_in;
-    struct sa_sim *sim;
-    struct sim_group *group;
-    uint32_t member, number, address, strict, segment_bytes;
-    uint8_t is_busy, pumps_again;
-    struct sim_alarm timer;
-    struct sim_party party;
-    struct sim_peers out, in; /* struct outgoing, incoming */
-    uint64_t gives, drop_checksum;
-    int64_t deadline_ns; /* of a party in Python */
-    struct sim_processor processor;
-    struct sim_alarm paced;
-    struct flow flows[] __attribute__((aligned(64)));
-} __attribute__((aligned(64)));
 
 /* ---- connections */
 
@@ -112,21 +49,30 @@ static struct incoming *incoming_of(struct sim_member *member, uint32_t peer) {
 /* ---- reports to Python, and failures */
 
 static void stop(struct sim_member *member, int result) {
-    if (result == -ENOMEM) member->sim->queue.lacking = 1;
-    if (result == -ECANCELED && !member->group->facts.report) member->sim->notice(member->number);
+    struct sa_sim *sim = member->sim;
+    if (result == -ENOMEM) sim->queue.lacking = 1;
+    if (result != -ECANCELED || member->group->facts.report) return;
+    if (!sim->all->in_window) {
+        sim_member_failed(member);
+    } else if (!sim->noticed) {
+        sim->fail = sim_member_failed;
+        sim->failing = member;
+    }
+    sim_notice(sim, member->number);
 }
 
 /* Reports to a party in Python. */
 static void report(struct sim_member *member, enum sim_report what, uint32_t peer, uint64_t message) {
+    sim_before_python(member->sim);
     int64_t deadline_ns = member->group->facts.report(member->member, what, peer, message);
     if (deadline_ns == SIM_BROKEN_OFF)
-        member->group->failed.failure = SIM_ELSEWHERE;
+        member->failed->failure = SIM_ELSEWHERE;
     else
         member->deadline_ns = deadline_ns;
 }
 
 static void unanswered(struct sim_member *member, const struct outgoing *out) {
-    struct sim_failed *failed = &member->group->failed;
+    struct sim_failed *failed = member->failed;
     failed->failure = SIM_UNANSWERED;
     failed->member = member->member;
     failed->peer = (out->peer & SIM_NODE_MASK) - member->group->facts.first;
@@ -135,7 +81,7 @@ static void unanswered(struct sim_member *member, const struct outgoing *out) {
 }
 
 static void tell(struct sim_member *member) {
-    if (member->party.finished_count) member->sim->notice(member->number);
+    if (member->party.finished_count) sim_notice(member->sim, member->number);
 }
 
 /* ---- messages: the queue, and what left it */
@@ -153,7 +99,7 @@ static struct sim_message *message_of(struct sim_member *member, struct sim_call
     const struct sa_execution *execution = call->execution;
     uint64_t size_bytes = sa_execution_size_bytes(execution, node);
     const uint8_t *values = execution->array && size_bytes ? sa_execution_memory(execution, node) : NULL;
-    struct sim_message *message = sim_message_new(&member->group->messages, SIM_HEAD_BYTES, values, size_bytes);
+    struct sim_message *message = sim_message_new(member->sim, SIM_HEAD_BYTES, values, size_bytes);
     if (!message) return NULL;
     sim_party_head(call, node, message->reliable.head);
     message->call = call;
@@ -167,7 +113,7 @@ static struct sim_message *message_of(struct sim_member *member, struct sim_call
 static void carry(struct sim_member *member, struct flow *flow, struct sim_message *message) {
     struct outgoing *out = outgoing_of(member, message->address);
     if (!out) {
-        sim_message_let_go(&member->group->messages, message);
+        sim_message_let_go(member->sim, message);
         return;
     }
     message->to = out;
@@ -256,7 +202,7 @@ static void left(struct sim_member *member, struct flow *flow, struct sim_messag
     flow->queue.below_bytes -= (int64_t)message->reliable.size_bytes;
     if (!message->call) {
         report(member, SIM_REPORT_SENT, message->address & SIM_NODE_MASK, message->number);
-        if (member->group->failed.failure) return;
+        if (member->failed->failure) return;
     } else {
         stop(member, sim_party_sent(&member->party, message->call, (uint32_t)message->number));
         tell(member);
@@ -307,14 +253,14 @@ static uint32_t give(void *host, uint32_t limit, uint32_t kind) {
             out->full_at = gives;
             at = &message->next;
         }
-        if (member->group->failed.failure || member->sim->queue.lacking) break;
+        if (member->failed->failure || member->sim->queue.lacking) break;
     }
     member->is_busy = 0;
     return frames;
 }
 
 static void pump(struct sim_member *member) {
-    if (member->is_busy || member->group->failed.failure) return; /* a caller that is in it will look again */
+    if (member->is_busy || member->failed->failure) return; /* a caller that is in it will look again */
     member->is_busy = 1;
     feed(member);
     member->is_busy = 0;
@@ -332,7 +278,7 @@ static void pump(struct sim_member *member) {
 }
 
 void sa_sim_member_pump(struct sim_member *member) {
-    if (member->group->facts.report && !member->is_busy && !member->group->failed.failure) report(member, SIM_REPORT_PUMPS, 0, 0);
+    if (member->group->facts.report && !member->is_busy && !member->failed->failure) report(member, SIM_REPORT_PUMPS, 0, 0);
     pump(member);
 }
 
@@ -378,7 +324,7 @@ static void hand(struct sim_member *member, uint32_t from, struct sim_message *m
     else
         stop(member, sim_party_receive(&member->party, from, reliable->head, reliable->data,
                                        reliable->size_bytes - reliable->head_bytes, member->sim->now_ns));
-    sim_message_let_go(&member->group->messages, message);
+    sim_message_let_go(member->sim, message);
 }
 
 static void take_data(struct sim_member *member, const struct sim_body *body, uint32_t sender, uint32_t peer) {
@@ -389,10 +335,10 @@ static void take_data(struct sim_member *member, const struct sim_body *body, ui
     acknowledge(member, in);
     struct sa_reliable_message *message = sa_receiver_message(&in->receiver), *next;
     if (!message) return;
-    for (uint32_t from = sender - member->group->facts.first; message && !member->group->failed.failure; message = next) {
+    for (uint32_t from = sender - member->group->facts.first; message && !member->failed->failure; message = next) {
         struct sim_message *part = (struct sim_message *)message;
         next = sa_receiver_message(&in->receiver);
-        part->holders++;
+        __atomic_add_fetch(&part->holders, 1, __ATOMIC_RELAXED);
         if (member->group->transfer_ns)
             sim_processor_run(&member->processor, (struct sim_task){.message = part, .from = from});
         else
@@ -406,7 +352,7 @@ static void take_data(struct sim_member *member, const struct sim_body *body, ui
 /* The host comes to a message. */
 static void finish(void *host, const struct sim_task *task) {
     struct sim_member *member = host;
-    if (member->group->failed.failure) return;
+    if (member->failed->failure) return;
     if (task->flow) {
         carry(member, task->flow, task->message);
     } else {
@@ -422,7 +368,7 @@ static void take_ack(struct sim_member *member, const struct sim_body *body, uin
     struct sa_ack ack = sim_ack_in(body);
     stop(member, sa_sender_receive(&out->sender, &ack, member->sim->now_ns));
     for (struct sim_message *message; (message = (struct sim_message *)sa_sender_returned(&out->sender));)
-        sim_message_let_go(&member->group->messages, message);
+        sim_message_let_go(member->sim, message);
     after_input(member, out);
     pump(member);
 }
@@ -488,31 +434,10 @@ static void party_due(void *object) {
 
 /* ---- building, and what Python asks */
 
-static void group_free(struct sim_node *node) {
-    struct sim_group *group = (struct sim_group *)node;
-    sim_messages_free(&group->messages);
-    free(group);
-}
-
-struct sim_group *sa_sim_group(struct sa_sim *sim, const struct sim_group_facts *facts) {
-    struct sim_group *group = calloc(1, sizeof *group);
-    if (!group) return NULL;
-    group->node.free = group_free;
-    group->sim = sim;
-    group->facts = *facts;
-    sim_own(sim, &group->node);
-    return group;
-}
-
-void sa_sim_group_costs(struct sim_group *group, int64_t transfer_ns, uint64_t flow_bps) {
-    group->transfer_ns = transfer_ns;
-    group->flow_bps = flow_bps;
-}
-
 static void out_free(struct outgoing *out) {
     for (struct sa_reliable_message *message = out->sender.oldest, *next; message; message = next) {
         next = message->next;
-        sim_message_let_go(&out->member->group->messages, (struct sim_message *)message);
+        sim_message_let_go(out->member->sim, (struct sim_message *)message);
     }
     sa_sender_end(&out->sender);
     free(out);
@@ -530,12 +455,12 @@ static void member_free(struct sim_node *node) {
     for (uint32_t i = 0; i < (member->strict ? SIM_CLASSES : 1); i++) {
         struct sa_credit_queue *queue = &member->flows[i].queue;
         for (uint32_t j = 0; member->group->facts.report && j < queue->count; j++)
-            sim_message_let_go(&member->group->messages, queue->heap[j].item);
+            sim_message_let_go(member->sim, queue->heap[j].item);
         free(queue->heap);
         free(member->flows[i].repeating);
         sim_uplink_end(&member->flows[i].uplink);
     }
-    sim_processor_end(&member->processor, &member->group->messages);
+    sim_processor_end(&member->processor);
     free(member->out.items);
     free(member->in.items);
     sim_party_end(&member->party);
@@ -549,26 +474,43 @@ struct sim_member *sa_sim_member(struct sim_group *group, struct sim_link *link,
     struct sim_member *member = aligned_alloc(64, bytes);
     if (!member) return NULL;
     memset(member, 0, bytes);
-    *member = (struct sim_member){.node = {receive, member_free, NULL, look}, .link = link, .sim = group->sim,
-                                  .group = group, .member = number_in_group, .number = number, .strict = strict,
+    struct sa_sim *sim = link->sim;
+    *member = (struct sim_member){.node = {receive, member_free, NULL, look, sim_member_quiet_ns}, .link = link, .sim = sim,
+                                  .group = group, .failed = &group->failures[sim->number], .member = number_in_group, .number = number, .strict = strict,
                                   .address = group->facts.first + number_in_group, .deadline_ns = -1};
     member->segment_bytes = group->facts.config_of(number_in_group, number_in_group)->segment_bytes;
     for (uint32_t i = 0; i < flows; i++) member->flows[i].departing_end = &member->flows[i].departing;
-    sim_party_begin(&member->party, number_in_group, group->facts.call_timeout_ns, &group->failed);
-    sim_alarm_init(&member->paced, group->sim, paced, member);
-    sim_processor_init(&member->processor, group->sim, finish, member);
-    sim_alarm_init(&member->timer, group->sim, party_due, member);
-    sim_own(group->sim, &member->node);
-    return sim_attach(group->sim, member->address, &member->node) ? NULL : member;
+    sim_party_begin(&member->party, number_in_group, group->facts.call_timeout_ns, member->failed);
+    sim_alarm_init(&member->paced, sim, paced, member);
+    sim_processor_init(&member->processor, sim, finish, member);
+    sim_alarm_init(&member->timer, sim, party_due, member);
+    sim_own(sim, &member->node);
+    return sim_attach(sim, member->address, &member->node) ? NULL : member;
+}
+
+/* Python is asked about connections before a call begins, and isn't while other threads are at work. */
+static void connect(struct sim_member *member, const struct sim_call_facts *facts) {
+    const struct sa_program *program = facts->program;
+    for (uint32_t node = 0; node < program->nodes; node++)
+        if (program->kinds[node] == SA_NODE_SEND) outgoing_of(member, address_of(member, sa_program_to(program, node), facts->priority));
+    for (uint32_t from = 0; from < program->members; from++)
+        if (program->expected[from]) incoming_of(member, address_of(member, sa_program_member(program, from), facts->priority));
 }
 
 int sa_sim_member_submit(struct sim_member *member, const struct sim_call_facts *facts) {
-    return sim_party_submit(&member->party, facts, member->sim->now_ns);
+    struct sim_partitions *all = member->sim->all;
+    if (facts->combine_elsewhere) all->in_turn = 1;
+    if (all->count > 1) connect(member, facts);
+    all->python_acted = 1;
+    all->quiet_ns = 0;
+    int result = sim_party_submit(&member->party, facts, member->sim->now_ns);
+    if (result == -ECANCELED) sim_member_failed(member);
+    return result;
 }
 
 int sa_sim_member_push(struct sim_member *member, uint64_t number, uint32_t to, int32_t priority, const uint8_t *head,
                        uint32_t head_bytes, uint32_t costs, const uint8_t *values, uint64_t size_bytes) {
-    struct sim_message *message = sim_message_new(&member->group->messages, head_bytes, values, size_bytes);
+    struct sim_message *message = sim_message_new(member->sim, head_bytes, values, size_bytes);
     if (!message) return -ENOMEM;
     memcpy(message->reliable.head, head, head_bytes);
     message->number = number;
@@ -576,7 +518,7 @@ int sa_sim_member_push(struct sim_member *member, uint64_t number, uint32_t to, 
     message->address = address_of(member, to, priority);
     int result = sa_credit_queue_push(&flow_of(member, priority)->queue,
                                        (struct sa_credit_waiting){.priority = priority, .item = message});
-    if (result) sim_message_let_go(&member->group->messages, message);
+    if (result) sim_message_let_go(member->sim, message);
     return result;
 }
 
@@ -596,5 +538,3 @@ uint64_t sa_sim_member_retransmissions(const struct sim_member *member) {
 }
 
 uint64_t sa_sim_member_drop_checksum(const struct sim_member *member) { return member->drop_checksum; }
-
-const struct sim_failed *sa_sim_group_failed(const struct sim_group *group) { return &group->failed; }

@@ -3,11 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct sim_message *sim_message_new(struct sim_messages *messages, uint32_t head_bytes, const uint8_t *values,
-                                    uint64_t size_bytes) {
-    struct sim_message *message = values ? NULL : messages->idle;
+struct sim_message *sim_message_new(struct sa_sim *sim, uint32_t head_bytes, const uint8_t *values, uint64_t size_bytes) {
+    struct sim_message *message = values ? NULL : sim->idle_messages;
     if (message)
-        messages->idle = message->next;
+        sim->idle_messages = message->next;
     else if (!(message = malloc(sizeof *message + (values ? size_bytes : 0))))
         return NULL;
     message->reliable.tag = message->reliable.head_bytes = head_bytes;
@@ -19,18 +18,18 @@ struct sim_message *sim_message_new(struct sim_messages *messages, uint32_t head
     return message;
 }
 
-void sim_message_let_go(struct sim_messages *messages, struct sim_message *message) {
-    if (--message->holders) return;
+void sim_message_let_go(struct sa_sim *sim, struct sim_message *message) {
+    if (__atomic_sub_fetch(&message->holders, 1, __ATOMIC_ACQ_REL)) return;
     if (message->reliable.data) {
         free(message);
         return;
     }
-    message->next = messages->idle;
-    messages->idle = message;
+    message->next = sim->idle_messages;
+    sim->idle_messages = message;
 }
 
-void sim_messages_free(struct sim_messages *messages) {
-    for (struct sim_message *message = messages->idle, *next; message; message = next) {
+void sim_messages_free(struct sa_sim *sim) {
+    for (struct sim_message *message = sim->idle_messages, *next; message; message = next) {
         next = message->next;
         free(message);
     }

@@ -3,6 +3,7 @@
 #define SWITCHAGG_SIM_MESSAGE_H
 
 #include "transport/native/hosts/reliable.h"
+#include "emulation/sim/native/sim.h"
 
 struct sim_call;
 
@@ -16,20 +17,15 @@ struct sim_message {
     uint64_t number;  /* of the node, or the party's */
     int64_t takes_ns; /* either host */
     uint32_t address; /* the receiver's, with the class in the upper bits */
-    uint32_t holders;  /* its sender, and a receiver that hasn't come to it yet */
+    uint32_t holders;  /* atomic: its sender, and a receiver that hasn't come to it yet */
     uint8_t bytes[];  /* a copy of the values: it may have to be sent again */
 };
 
-struct sim_messages {
-    struct sim_message *idle;
-};
-
 /* values: NULL stands for zeros. Returns NULL without memory. */
-struct sim_message *sim_message_new(struct sim_messages *messages, uint32_t head_bytes, const uint8_t *values,
-                                    uint64_t size_bytes);
+struct sim_message *sim_message_new(struct sa_sim *sim, uint32_t head_bytes, const uint8_t *values, uint64_t size_bytes);
 
-/* By a holder. */
-void sim_message_let_go(struct sim_messages *messages, struct sim_message *message);
-void sim_messages_free(struct sim_messages *messages);
+/* By a holder, in whose partition it is idle then. */
+void sim_message_let_go(struct sa_sim *sim, struct sim_message *message);
+void sim_messages_free(struct sa_sim *sim);
 
 #endif

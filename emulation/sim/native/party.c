@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "emulation/sim/native/sim.h"
+#include "transport/native/hosts/reliable.h"
+
 #define PATIENCE 10
 #define LOOKS 8
 #define MESSAGE_COST_BYTES 256u
@@ -110,6 +113,7 @@ static int take(struct sim_party *party, struct sim_call *call, uint32_t sender,
     int result;
     call->moved_ns = now_ns;
     call->moves++;
+    call->arrived++;
     if (execution->array) {
         result = sa_execution_receive(execution, &from, data, size_bytes);
     } else {
@@ -182,6 +186,19 @@ static int take_early(struct sim_party *party, const uint8_t *head, int64_t now_
     return result;
 }
 
+/* What each of the messages that a call awaits has at least. */
+static uint32_t message_bytes(const struct sa_program *program) {
+    uint64_t least = 0;
+    for (uint32_t i = 0; i < program->arriving; i++) {
+        uint32_t node = program->arrival_nodes[i];
+        uint64_t count = (uint64_t)(program->highs[node] - program->lows[node]);
+        if (!i || count < least) least = count;
+    }
+    if (program->turn && least) least--; /* pieces of other members differ by one element */
+    uint64_t bytes = SIM_HEAD_BYTES + SIM_MESSAGE_FRAMING_BYTES + SA_RELIABLE_BYTES + least * program->itemsize;
+    return bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
+}
+
 int sim_party_submit(struct sim_party *party, const struct sim_call_facts *facts, int64_t now_ns) {
     if (party->failed->failure) return -ECANCELED;
     struct sim_call *call = calloc(1, sizeof *call), **at = &party->calls;
@@ -199,6 +216,7 @@ int sim_party_submit(struct sim_party *party, const struct sim_call_facts *facts
     while (*at) at = &(*at)->next;
     *at = call;
     party->moved_ns = call->moved_ns = now_ns;
+    call->message_bytes = message_bytes(facts->program);
     sa_execution_start(call->execution);
     int result = advance(party, call);
     return result ? result : take_early(party, facts->head, now_ns);

@@ -39,6 +39,8 @@ struct sim_call {
     struct sa_execution *execution;
     int64_t moved_ns;
     uint64_t moves; /* of its messages, as far as moved_ns knows of them */
+    int64_t arrived;        /* messages */
+    uint32_t message_bytes; /* at least, of those that arrive: on the wire */
     int32_t priority;
     uint32_t number;
     uint8_t is_ready;

@@ -63,7 +63,7 @@ static void tell(struct sim_ingress *ingress, uint32_t kind, uint32_t on) {
 /* A frame of a charge has left; with the last one the buffer is free again. */
 static void left(struct sim_pfc *pfc, struct sim_charge *charge) {
     charge->frames--;
-    if (!charge->at) pfc->sim->notice(charge->host);
+    if (!charge->at) sim_notice(pfc->sim, charge->host);
     if (!charge->at || charge->frames) return;
     struct sim_ingress *ingress = charge->at;
     uint32_t kind = charge->kind;

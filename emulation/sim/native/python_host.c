@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "emulation/sim/native/partitions.h"
 #include "emulation/sim/native/pausing.h"
 #include "transport/native/roce/roce_crc.h"
 
@@ -66,6 +67,7 @@ static const struct sim_body_kind
 
 static void receive(struct sim_node *node, struct sim_body *body, uint32_t sender, uint32_t to) {
     struct sim_python *python = (struct sim_python *)node;
+    sim_before_python(python->sim->all->each[python->sim->all->current]);
     if (body->kind == &OBJECT) {
         python->arrive(object_of(body)->number, sender, to);
     } else if (!body->kind || body->kind == &BYTES) {
@@ -80,6 +82,7 @@ static void receive(struct sim_node *node, struct sim_body *body, uint32_t sende
 
 static int queue(struct sim_link *link, uint32_t ahead, struct sim_body *body, int64_t ready_ns, uint32_t sender,
                  uint32_t to) {
+    link->sim->all->in_turn = 1;
     return ahead ? sim_link_send_ahead(link, body, ready_ns, sender, to) : sim_link_send(link, body, ready_ns, sender, to);
 }
 
@@ -134,6 +137,7 @@ int sa_sim_send_results(struct sim_switch *at, const uint8_t *packets, uint32_t 
 
 void sa_sim_program(struct sim_switch *at, struct sim_python *python, uint32_t address) {
     at->program = python ? &python->node : NULL;
+    if (python) at->sim->all->in_turn = 1;
     at->address = address;
 }
 
@@ -148,8 +152,9 @@ int64_t sa_sim_time_at_backlog_ns(const struct sim_link *link, uint64_t size_byt
 }
 
 int sa_sim_python_at(struct sim_python *python, uint32_t address) {
-    const struct sa_sim *sim = python->sim;
-    if (address < sim->node_count && sim->nodes[address]) return 0; /* a host in C, whose own frames it takes */
+    struct sim_partitions *all = python->sim->all;
+    if (address < all->node_count && all->nodes[address]) return 0; /* a host in C, whose own frames it takes */
+    all->in_turn = 1;
     return sim_attach(python->sim, address, &python->node);
 }
 
@@ -171,7 +176,7 @@ struct sim_python *sa_sim_python(struct sa_sim *sim, void (*arrive)(uint32_t obj
     python->arrive = arrive;
     python->damage = damage_of;
     python->arrive_bytes = arrive_bytes;
-    sim->python = &python->node;
+    sim->all->python = &python->node;
     sim_own(sim, &python->node);
     return python;
 }

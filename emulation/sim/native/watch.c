@@ -62,7 +62,7 @@ static void add(struct sim_watch *watch, const struct sim_body *body, uint32_t s
 
 static void count(void *object, struct sim_body *body, uint32_t sender, uint32_t to) {
     struct sim_watch *watch = object;
-    if (watch->link->sim->sequence > watch->since) add(watch, body, sender);
+    if (watch->link->end->sequence > watch->since) add(watch, body, sender);
     watch->act(watch->object, body, sender, to);
 }
 

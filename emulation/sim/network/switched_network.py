@@ -42,6 +42,8 @@ from switchagg.wire import Bundle, frame_bytes
 from transport.meshes.mesh import Party
 
 NO_ADDRESS = NODE_MASK
+RACK_HOSTS_LEAST = 8
+"""Hosts of a partition, on average: with fewer, too little happens in it before others must be heard of."""
 HOST_QUEUE_BYTES = 1 << 18  # credit of an uplink, two jumbo frames, and acknowledgements
 
 
@@ -112,9 +114,10 @@ class SwitchedNetwork:
     link: what all links have in common, faults above all; each has rate, delay and queue of its own, and faults drawn
     from seed. tail_at: a host whose links alone have the tail. latency_ns: of every switch, see `SimulatedSwitch`.
     strict: links serve priority classes strictly. paths: how switches spread what has several ways. trace: as of
-    VirtualClock. An address's frames must find its host attached. users, users_at: what jobs are called, by number and
-    by the addresses of their members. tcp_bits: the class of flows' TCP, in the `to` of its frames. documents: what a
-    run's results have from those that are on it, beside the measured job. traced_bytes: as of PacketClock.
+    VirtualClock. An address's frames must find its host attached. users, users_at: what
+    jobs are called, by number and by the addresses of their members. tcp_bits: the class of flows' TCP, in the `to` of
+    its frames. documents: what a run's results have from those that are on it, beside the measured job. traced_bytes:
+    as of PacketClock.
 
     Arrays without values stay so, if the first one is: then no later one has any.
     """
@@ -143,7 +146,8 @@ class SwitchedNetwork:
         self._room = np.empty(0, np.uint8)
         self._groups: dict[Connections, PartyGroup] = {}
         self.time = self._clock(trace)
-        self.switches = {name: self._switch(latency_ns) for name in topology.switches}
+        self._clocks = self._partitions()
+        self.switches = {name: self._switch(name, latency_ns) for name in topology.switches}
         self.links: dict[Hop, SimulatedLink] = {}
         self._link, self._seed, self._tail_at = link, seed, tail_at
         self._strict = strict
@@ -162,8 +166,27 @@ class SwitchedNetwork:
         library.require("a simulation packet by packet")
         return PacketClock(trace=trace, traced_bytes=self.traced_bytes)
 
-    def _switch(self, latency_ns: int) -> SimulatedSwitch:
-        return SimulatedSwitch(self.time, latency_ns)
+    def _partitions(self) -> dict[str, Any]:
+        """The clock of each node. A partition is a switch and its hosts, or several switches that links without delay
+        join, or what is inside a host; without lookahead, or with few hosts in each, all nodes are in one."""
+        topology = self.topology
+        group = {name: name for name in topology.nodes}
+        for (sender, to), settings in topology.hops:
+            joined = {sender, to} & {*topology.hosts, *topology.inside} or not settings.delay_ns
+            if joined and group[sender] != group[to]:
+                old, new = group[sender], group[to]
+                group = {name: new if known == old else known for name, known in group.items()}
+        racks = {group[host] for host in topology.hosts}
+        names = dict.fromkeys(group.values())
+        if not names.keys() - {group[topology.hosts[0]]} or len(topology.hosts) < RACK_HOSTS_LEAST * len(racks):
+            return dict.fromkeys(topology.nodes, self.time)
+        if len(names) >= headers.SIM_PARTITIONS_MAX:
+            return dict.fromkeys(topology.nodes, self.time)
+        clocks = {name: self.time.partition() for name in names}
+        return {name: clocks[group[name]] for name in topology.nodes}
+
+    def _switch(self, name: str, latency_ns: int) -> SimulatedSwitch:
+        return SimulatedSwitch(self._clocks[name], latency_ns)
 
     def uplink(self, host: str) -> SimulatedLink:
         """From a host to its switch."""
@@ -192,7 +215,11 @@ class SwitchedNetwork:
             number, choose = len(self._handles), None if isinstance(paths, SprayedPaths) else self._choose
             self._path_sets[id(paths)] = number, paths
             handle = load().sa_sim_paths(
-                self.time.handle, links, len(links), ctypes.cast(choose, ctypes.c_void_p) if choose else None, number
+                paths.links[0].network.handle,
+                links,
+                len(links),
+                ctypes.cast(choose, ctypes.c_void_p) if choose else None,
+                number,
             )
             self._handles.append(engine_library.there(handle))
         return self._handles[self._path_sets[id(paths)][0]]
@@ -318,7 +345,7 @@ class SwitchedNetwork:
         return self._room[: array.nbytes].view(array.dtype)
 
     def _leave_values(self) -> None:
-        self.time.state.size_only = 1
+        load().sa_sim_leave_values(self.time.handle)
         for plane in self._planes:
             load().sa_plane_leave_values(plane.handle)
         for endpoint in self._endpoints:
@@ -352,7 +379,7 @@ class SwitchedNetwork:
         return self._joined(config, f"{self._seed} {name}", hop)
 
     def _joined(self, config: LinkConfig, seed: str, hop: Hop) -> SimulatedLink:
-        link = SimulatedLink(self.time, config, seed, self._strict)
+        link = SimulatedLink(self._clocks[hop[0]], config, seed, self._strict)
         self._lead(link, hop)
         return link
 

@@ -311,6 +311,19 @@ static void sa_take_early(struct sa_endpoint *endpoint, struct sa_window *window
     __atomic_store_n(&window->early_chunks, early, __ATOMIC_RELEASE);
 }
 
+SA_EXPORT uint64_t sa_endpoint_lacks(const struct sa_endpoint *endpoint, uint32_t *bytes) {
+    uint64_t least = UINT64_MAX;
+    *bytes = sa_endpoint_frame_bytes(endpoint);
+    for (uint32_t stream = 0; stream < endpoint->stream_count; stream++)
+        for (const struct sa_running *running = endpoint->windows[stream].running; running; running = running->after) {
+            if (running->call.undecided || endpoint->partial.presence) return 0;
+            if (running->describes) continue; /* its end is no event */
+            if (running->missing < least) least = running->missing;
+            if (running->call.routed && running->call.route != SA_ROUTE_ALL) *bytes = SA_HEADER_BYTES;
+        }
+    return least;
+}
+
 SA_EXPORT int sa_endpoint_submit(struct sa_endpoint *endpoint, const struct sa_submission *submission) {
     struct sa_running *running = sa_described_new(endpoint, submission), *description = NULL;
     if (!running) return -1;

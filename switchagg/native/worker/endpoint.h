@@ -116,6 +116,10 @@ uint32_t sa_endpoint_frames_at(struct sa_endpoint *endpoint, int64_t now_ns, uin
    zeros, and workers described all calls alike. */
 SA_EXPORT void sa_endpoint_leave_values(struct sa_endpoint *endpoint);
 
+/* How many results must come before any submitted call can complete, at least; UINT64_MAX: there is no call. bytes: of such a
+   datagram, at least. A stream may fail sooner. */
+uint64_t sa_endpoint_lacks(const struct sa_endpoint *endpoint, uint32_t *bytes);
+
 uint32_t sa_endpoint_has_event(const struct sa_endpoint *endpoint);
 
 /* Take the oldest event not yet taken; returns its kind. */
