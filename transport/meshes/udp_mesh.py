@@ -55,7 +55,7 @@ CONFIG = ReliableConfig(segment_bytes=1440, window_bytes=1 << 19, retry_limit=1 
 is in flight. A dead member is detected by silence, not by counting timeouts."""
 
 CREDIT_BYTES = 1 << 17
-"""How much may lie in a socket, where there are classes."""
+"""How much may lie in a socket: what waits there delays acknowledgements and other peers' data by as long."""
 
 HELLO_EVERY_S = 0.05
 _WORD = struct.Struct(">6sI")
@@ -136,6 +136,7 @@ class UdpMesh(MeshBase):
         self._by_address = {peer.address: peer for peer in self._peers.values()}
         self._past = dict.fromkeys(("retransmitted", "timeouts"), 0)  # of peers that are lost
         self._deadline_ns = self._look_ns = 0
+        self._turns = [0] * len(links)  # the member whose turn it is to be sent to, by class
         self._packets: PacketParty | None = None
         self._magic = b""
         self._unsent: deque[tuple[_Flow, Bundle]] = deque()  # packets that a link had no room for
@@ -167,7 +168,7 @@ class UdpMesh(MeshBase):
                     flow_link.set_tos(options.tos)
                 if classes:
                     flow_link.set_class(classes[place])
-                    flow_link.set_credit(CREDIT_BYTES)
+                flow_link.set_credit(CREDIT_BYTES)
             hello = terms.hello(cls.link, classes, member, len(addresses))
             mesh = cls(hello, terms, addresses, links, options, classes)
             mesh._connect_all()
@@ -340,25 +341,37 @@ class UdpMesh(MeshBase):
         if (peer := self._peers.get(member)) is not None:
             self._lose(peer, GIVEN_UP)
 
-    def _flush(self, flow: _Flow, now_ns: int) -> None:
-        """Send what is due to this peer, as far as its window and the link have room."""
-        peer = flow.peer
+    def _acknowledge(self, flow: _Flow, now_ns: int) -> None:
         for frame in flow.receiver.frames_to_send(now_ns):
-            peer.sent_ns = now_ns
+            flow.peer.sent_ns = now_ns
             self._transmit(frame, flow.address, flow.link)
-        if not self._push(flow):
-            return
-        for _ in range(_FRAMES_PER_TURN // 64):
-            frames = flow.sender.frames_to_send(now_ns, 64)
-            if not frames:
+
+    def _take_turns(self, place: int, now_ns: int) -> None:
+        """Send what is due to all peers, as far as their windows and the link have room.
+
+        Peers take turns, a send each, as connections of TCP do. What the link had no room for goes first next time. A
+        peer whose whole window left at once would keep all others' links idle for as long as that takes.
+        """
+        first = self._turns[place]
+        flows = [peer.flows[place] for peer in self._peers.values() if peer.flows]
+        flows.sort(key=lambda flow: (flow.peer.member < first, flow.peer.member))
+        waiting, rows = deque(flows), self._links[place].segments_max
+        for _ in range(_FRAMES_PER_TURN // rows * len(flows)):
+            if not waiting:
                 return
-            peer.sent_ns = now_ns
-            flow.unsent = list(_bundles(frames))
+            flow = waiting.popleft()
+            if not flow.unsent and (frames := flow.sender.frames_to_send(now_ns, rows)):
+                flow.peer.sent_ns = now_ns
+                flow.unsent = list(_bundles(frames))
+            if not flow.unsent:
+                continue
             if not self._push(flow):
+                self._turns[place] = flow.peer.member
                 return
-            if len(frames) < 64:
-                return
-        self._deadline_ns = 0  # there may be more
+            waiting.append(flow)
+        if waiting:
+            self._turns[place] = waiting[0].peer.member
+            self._deadline_ns = 0  # there may be more
 
     def _push(self, flow: _Flow) -> bool:
         """Send the flow's bundles; False if the link is full."""
@@ -400,11 +413,12 @@ class UdpMesh(MeshBase):
                     self._timer(peer, now_ns)
         if (packets := self._packets) is not None:
             self._run_packets(packets, moved, now_ns)
+        for flow in self._flows():
+            self._acknowledge(flow, now_ns)
         for place in range(len(self._links)):
-            for peer in self._peers.values():
-                if peer.flows:
-                    self._flush(peer.flows[place], now_ns)
-                    self._note_deadline(peer.flows[place])
+            self._take_turns(place, now_ns)
+        for flow in self._flows():
+            self._note_deadline(flow)
 
     def _take_other(self, peer: _Peer | None, frame: bytes, address: Address, connecting: bool, now_ns: int) -> None:
         if frame.startswith(MAGIC):

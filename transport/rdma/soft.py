@@ -41,6 +41,9 @@ PORT = 4791
 
 QUEUE_PAIRS_MAX = 1024
 
+SEND_BUFFER_BYTES = 1 << 17
+"""Of the socket: what waits there delays acknowledgements and the packets of other queue pairs by as long."""
+
 COUNTERS = headers.names("sa_rdma_counter", "SA_RDMA_")
 QP_COUNTERS = headers.names("sa_qp_counter", "SA_QP_")
 _Options = headers.struct("sa_rdma_options")
@@ -229,7 +232,7 @@ class SoftContext:
             gso=gso,
             segments_max=default_segments(),
             receive_buffer_bytes=buffer_bytes,
-            send_buffer_bytes=buffer_bytes,
+            send_buffer_bytes=min(buffer_bytes, SEND_BUFFER_BYTES),
         )
         try:
             self.address: Address = self._link.address
@@ -410,8 +413,8 @@ def open(
 
     port: real RoCEv2 peers know 4791 only; among ourselves any will do (0: a free one), and `QueuePair.end` holds it.
     thread: packets move in the background; else in `SoftContext.progress` and while posting. gso: as UdpLink's. psn: of
-    every queue pair's first packet, else random. buffer_bytes: of the socket; a window of RC must fit into the
-    peer's.
+    every queue pair's first packet, else random. buffer_bytes: what the socket may
+    receive; a window of RC must fit into the peer's.
     Raises JobError without the compiled core, for a wildcard address or one that isn't this host's, or a port in use.
     """
     return SoftContext((bind_address, port), thread=thread, gso=gso, psn=psn, buffer_bytes=buffer_bytes)

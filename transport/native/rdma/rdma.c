@@ -35,6 +35,7 @@ struct sa_rdma {
     uint32_t ports_size;
     uint32_t *live; /* indices of the ports in use, in the order in which they send */
     uint32_t live_count;
+    uint32_t turn; /* which of them sends next */
     uint32_t next_number;
     uint32_t waiters;
     int64_t sleeps_until; /* AWAKE, or when the loop's present sleep ends */
@@ -154,12 +155,15 @@ static bool transmit(struct sa_rdma *rdma, int64_t now_ns) {
         struct sa_rdma_port *port = rdma->ports[rdma->live[i]];
         while (port->qp.answers && sa_rdma_wire_answer(&rdma->wire, port)) moved = true;
     }
-    for (uint32_t round = 0; round < BUNDLES_PER_ITERATION && !rdma->wire.full; round++) {
-        bool any = false;
-        for (uint32_t i = 0; i < rdma->live_count && !rdma->wire.full; i++)
-            any |= sa_rdma_wire_send(&rdma->wire, rdma->ports[rdma->live[i]], now_ns);
-        if (!any) break;
-        moved = true;
+    /* Queue pairs take turns, a bundle each, as those of a NIC do. What the socket had no room for goes first next time:
+       begun at the same one each time, the others would wait for all of its window. */
+    for (uint32_t idle = 0, sends = BUNDLES_PER_ITERATION * rdma->live_count; idle < rdma->live_count && sends; sends--) {
+        uint32_t turn = rdma->turn % rdma->live_count;
+        bool left = sa_rdma_wire_send(&rdma->wire, rdma->ports[rdma->live[turn]], now_ns);
+        if (rdma->wire.full) break;
+        rdma->turn = turn + 1;
+        idle = left ? 0 : idle + 1;
+        moved |= left;
     }
     return moved;
 }
