@@ -52,6 +52,7 @@ def row_groups(built: dict[str, Any]) -> dict[str, list[Row]]:
         ("Iteration time", times("iteration_ns")),
         *_prediction_rows(methods),
         ("Compute time", times("compute_ns")),
+        *_slowdown_rows(summaries),
         ("Communication time", [_with_bound(s) for s in summaries]),
         ("Exposed communication", times("exposed_communication_ns")),
         *_first_layer_rows(summaries),
@@ -172,6 +173,22 @@ def _prediction_rows(methods: list[dict[str, Any]]) -> list[Row]:
         for predicted, entry in zip(predictions, methods, strict=True)
     ]
     return [("Iteration time by the model", cells)]
+
+
+def _slowdown_rows(summaries: list[dict[str, Any]]) -> list[Row]:
+    """How much longer the same ranks compute while they exchange; none where none computed without exchange."""
+    if not any("compute_slowdown" in numbers for numbers in summaries):
+        return []
+    cells = [
+        (
+            wording.times_text(numbers["compute_slowdown"]),
+            f"{wording.time_text(numbers['compute_alone_ns']['median'])} without exchange",
+        )
+        if "compute_slowdown" in numbers
+        else ("–", "")  # noqa: RUF001
+        for numbers in summaries
+    ]
+    return [("Computing slowed by", cells)]
 
 
 def _first_layer_rows(summaries: list[dict[str, Any]]) -> list[Row]:

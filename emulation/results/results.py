@@ -111,11 +111,13 @@ class MethodResult:
     # [first, end) of the counted iterations of each block, where methods took turns; and with which others
     blocks: list[tuple[int, int]] = field(default_factory=list)
     in_turn_with: list[MethodName] = field(default_factory=list)
+    # What the same ranks, between the blocks, computed for in an iteration without exchange, slowest rank; in Mininet
+    compute_alone_ns: list[int] = field(default_factory=list)
 
 
 _ONLY_IF_ANY = (
     "collective_bytes", "call_paths", "flows", "shared_links", "tenants", "link_loads", "pauses",
-    "gradient_loss", "partial_sums", "blocks", "in_turn_with",
+    "gradient_loss", "partial_sums", "blocks", "in_turn_with", "compute_alone_ns",
 )  # fmt: skip
 
 
@@ -185,6 +187,7 @@ def summary(scenario: Scenario, result: MethodResult) -> dict[str, Any]:
         "counted_iterations": iterations,
         **_times(counted),
         **({"blocks": list(map(_medians, together))} if result.blocks else {}),
+        **_of_computing(result, counted),
         "first_layer_ns": spread(first_layer) if first_layer else None,
         "first_layer_wait_ns": spread([max(0.0, ns - alone_ns) for ns in first_layer]) if first_layer else None,
         "algbw_bytes_per_s": ratio((sum(moved.values()) or result.gradient_bytes) * 1e9, communication["median"]),
@@ -211,6 +214,17 @@ def _times(records: Sequence[IterationRecord]) -> dict[str, dict[str, float]]:
 
 def _medians(records: Sequence[IterationRecord]) -> dict[str, float]:
     return {name: times["median"] for name, times in _times(records).items()}
+
+
+def _of_computing(result: MethodResult, counted: Sequence[IterationRecord]) -> dict[str, Any]:
+    """What the exchange takes from computing; {} where nothing was computed without it."""
+    if not result.compute_alone_ns:
+        return {}
+    alone = spread(result.compute_alone_ns)
+    return {
+        "compute_alone_ns": alone,
+        "compute_slowdown": ratio(_times(counted)["compute_ns"]["median"], alone["median"]),
+    }
 
 
 def _of_codec(scenario: Scenario, method: MethodName) -> dict[str, Any]:

@@ -143,6 +143,13 @@ class RankWorkload:
                 answers += len(wanted)
         return Score(right / answers, loss / answers)
 
+    def replica(self) -> RankWorkload:
+        """The same with a model and an optimiser of its own, whose parameters are initial ones of any seed."""
+        with torch.random.fork_rng(devices=[]):
+            other = self.with_model(self.task.build_model())
+        other.optimizer = other.optimizer_of(other.model.parameters())
+        return other
+
     def with_model(self, model: nn.Module) -> RankWorkload:
         """The same with another model, to evaluate it."""
         other = copy.copy(self)

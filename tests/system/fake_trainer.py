@@ -14,6 +14,7 @@ from pathlib import Path
 
 from emulation.testbed.children import send_report
 from emulation.testbed.trainers.trainer_messages import (
+    ComputedAlone,
     Evaluated,
     IterationReport,
     TrainingFailed,
@@ -76,7 +77,8 @@ def main() -> None:
             )
         )
         if iteration + 1 in config["holds"]:
-            sys.stdin.readline()
+            while (order := json.loads(sys.stdin.readline()))["order"] == "computealone":
+                send_report(ComputedAlone([1_000_000 * (rank + 1)] * order["iterations"]))
     send_report(Evaluated(iteration, round((time.monotonic() - begun) * 1e9), 0.98, 0.1))
     send_report(TrainingFinished(62_500, 250_000, "ab", rank, {}, None, {}, []))
 

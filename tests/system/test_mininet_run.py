@@ -223,6 +223,7 @@ def test_a_run_is_measured_from_outside_and_certified(tmp_path: Path, trouble: C
     assert len(found.environment["network"]["ports"]) == 6
     assert (found.switch_counters, found.retransmissions) == ({}, 0)
     assert (found.parameters, found.evaluations[0].accuracy) == (62_500, 0.98)
+    assert found.compute_alone_ns == [3_000_000] * 8, "the slowest rank's"
     assert seen[-1] == (60, "training")
     assert json.loads((tmp_path / "network.json").read_text())["congestion_control"] == usual
     assert json.loads((tmp_path / "rank-2.json").read_text())["switch"] is None
@@ -248,6 +249,7 @@ def test_methods_take_turns_and_what_they_do_beside_each_other_is_not_measured(
         assert result.blocks == [(2, 16), (17, 31), (32, 45), (46, 60)]
         assert result.in_turn_with == [other]
         assert result.wire_iterations == 59
+        assert result.compute_alone_ns == [3_000_000] * 8, "two before each block"
         assert min(result.wire_tx_bytes_per_rank) > 0.8 * 171 * 1500 * 59
         assert result.certificate is not None
         watched_s = result.certificate.measures["duration_ns"] / 1e9

@@ -38,6 +38,8 @@ from emulation.testbed.mininet.shaping import UnfitError
 from emulation.testbed.mininet.trainer_processes import EXIT_S, TrainerGroup, TrainerProcess
 from emulation.testbed.patience import STARVED_MOST
 from emulation.testbed.trainers.trainer_messages import (
+    ComputeAlone,
+    ComputedAlone,
     Evaluated,
     Go,
     IterationReport,
@@ -62,6 +64,8 @@ GRADIENT_BYTES_MOST = 50_000_000  # above every shipped workload's: sizes aren't
 SLOW_FACTOR = 10.0  # how much slower than its bound a run may be before it is given up
 COUNTED_LEAST = 3  # iterations of a block
 RANK_BYTES, MEMORY_SHARE = 350_000_000, 0.75  # a rank with PyTorch; what of the free memory ranks may have
+ALONE_ITERATIONS, ALONE_LEAST = 8, 2  # without exchange, over all blocks; before a block
+ALONE_WARM_UP = 2  # more of them before the first block: in the second one DDP puts its buckets in order
 COMPUTE_S = 5.0  # generous: what an iteration may compute, all ranks sharing the CPUs
 
 Progress = Callable[[int, int, str], None]
@@ -184,14 +188,17 @@ def _run(
                 network.check_services()
                 flows.check()
 
-            limits = {"stall_s": stall_s, "limit_s": limit_s}
-            for done in TrainerGroup(
-                str(method), members, **limits, alive=alive, beside=network.pids_of_services
-            ).follow():
+            group = TrainerGroup(
+                str(method), members, stall_s=stall_s, limit_s=limit_s, alive=alive, beside=network.pids_of_services
+            )
+            alone_ns: list[int] = []
+            for done in group.follow():
                 observed.on_iteration(done)
                 if done in holds:
                     observed.pause()
                     yield
+                    if computes_alone(scenario, method):
+                        alone_ns += compute_alone_ns(group, len(holds), first=not alone_ns)
                     observed.go_on(done)
         network.end_servers(EXIT_S)
         counters = {} if switch is None else network.switch_counters(switch)
@@ -201,7 +208,9 @@ def _run(
         environment["dataplane"] = plane
         environment["worker_cores"] = [member.named(TrainingFinished)[0].core for member in members]
         environment["compiled_core"] = compiled_core()
-    return _result(scenario, method, members, observed, counters, environment)
+    return dataclasses.replace(
+        _result(scenario, method, members, observed, counters, environment), compute_alone_ns=alone_ns
+    )
 
 
 def time_limits(scenario: Scenario, method: MethodName) -> tuple[float, float]:
@@ -213,6 +222,21 @@ def time_limits(scenario: Scenario, method: MethodName) -> tuple[float, float]:
         compute_s += ComputeTimes(scenario, round(COMPUTE_S * 1e9)).most_ns() / 1e9
     silence_s = SILENCE_S + SILENCE_PER_WORKER_S * scenario.topology.workers + SLOW_FACTOR * ideal_s + compute_s
     return silence_s, silence_s + scenario.workload.iterations * (SLOW_FACTOR * ideal_s + compute_s)
+
+
+def computes_alone(scenario: Scenario, method: MethodName) -> bool:
+    """Whether ranks also compute without exchange, which says what the exchange takes from computing: each rank has the
+    whole model, computes as fast as this machine lets it, and is waited for."""
+    given = scenario.paced or scenario.unequal_compute
+    return not given and WORKLOADS[scenario.workload.name].parallel == DDP and scenario.backups_of(method) is None
+
+
+def compute_alone_ns(group: TrainerGroup, blocks: int, *, first: bool) -> list[int]:
+    """What the slowest rank computes for in each of some iterations without exchange, before one of so many blocks.
+    first: before the first one."""
+    extra = ALONE_WARM_UP if first else 0
+    answers = group.answers(ComputeAlone(max(ALONE_LEAST, ALONE_ITERATIONS // blocks) + extra), ComputedAlone)
+    return [max(times_ns) for times_ns in zip(*(answer.durations_ns for answer in answers), strict=True)][extra:]
 
 
 def hold_after(scenario: Scenario) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TypeVar
 
 from emulation.scenario.errors import RunFailed
-from emulation.testbed.children import POLL_S, Child, ChildListener
+from emulation.testbed.children import POLL_S, Child, ChildCommand, ChildListener
 from emulation.testbed.patience import Patience, Pids
 from emulation.testbed.trainers.trainer_messages import IterationReport, TrainerReport, TrainingFailed, TrainingFinished
 
@@ -82,21 +82,36 @@ class TrainerGroup:
         done = 0
         with ChildListener([member.child for member in self.members]) as listener:
             while not all(member.finished for member in self.members):
-                if self._read(listener, POLL_S):
-                    stall.again()
-                self._alive()
-                self._check(listener)
+                self._hear(listener)
                 slowest = min(member.iterations for member in self.members)
                 if slowest > done:
                     done, since = slowest, time.monotonic()
                     yield done
                     stall.again()
                     limit.skip(time.monotonic() - since)
-                if stall.over():
-                    raise RunFailed(f"{self._method}: no rank said anything for {stall.words}; {self._where()}")
                 if limit.over():
                     raise RunFailed(f"{self._method}: not done after {limit.words}; {self._where()}")
         self._wait_for_exits()
+
+    def answers(self, command: ChildCommand, kind: type[Kind]) -> list[Kind]:
+        """Every member's answer to a command, while `follow` stands still. Raises RunFailed as that does."""
+        counts = [len(member.named(kind)) for member in self.members]
+        self._stall.again()
+        with ChildListener([member.child for member in self.members]) as listener:
+            for member in self.members:
+                member.child.send(command)
+            while [len(member.named(kind)) for member in self.members] != [count + 1 for count in counts]:
+                self._hear(listener)
+        return [member.named(kind)[-1] for member in self.members]
+
+    def _hear(self, listener: ChildListener[TrainerReport]) -> None:
+        """Reads what the members report. Raises RunFailed, in one line, if they can't go on."""
+        if self._read(listener, POLL_S):
+            self._stall.again()
+        self._alive()
+        self._check(listener)
+        if self._stall.over():
+            raise RunFailed(f"{self._method}: no rank said anything for {self._stall.words}; {self._where()}")
 
     def _pids(self) -> list[int]:
         return [*(member.child.process.pid for member in self.members if not member.finished), *self._beside()]

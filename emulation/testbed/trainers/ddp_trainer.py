@@ -24,6 +24,8 @@ from emulation.testbed.trainers.pace import ComputePace
 from emulation.testbed.trainers.trainer_messages import (
     GROUP_JOB,
     GROUP_PORT,
+    ComputeAlone,
+    ComputedAlone,
     Evaluated,
     Go,
     IterationReport,
@@ -163,6 +165,8 @@ class Trainer:
         self._rounds: BackupRounds | None = None  # where sums may lack some ranks
         self._snapshots: WeightSnapshots | None = None  # where nobody waits for an evaluation
         self._pace = ComputePace(config.scenario, config.rank)
+        self._replica: RankWorkload | None = None  # computes without exchange
+        self._replica_model: torch.nn.Module
 
     def run(self) -> None:
         config, plan = self.config, self.config.scenario.workload
@@ -279,7 +283,7 @@ class Trainer:
             if self._evaluates_after(iteration):
                 self._evaluate(workload, iteration, clock)
             if iteration + 1 in self.config.holds:
-                self._hold(clock)
+                self._hold(clock, workload)
         self.iteration = None
 
     def _evaluates_after(self, iteration: int) -> bool:
@@ -355,17 +359,32 @@ class Trainer:
         score = workload.evaluate()
         send_report(Evaluated(iteration, time_ns, score.accuracy, score.loss))
 
-    def _hold(self, clock: TrainingClock) -> None:
+    def _hold(self, clock: TrainingClock, workload: RankWorkload) -> None:
         """Until the process that started us says go; nothing is on its way. Training time stands still."""
         if self._snapshots is not None:
             dist.barrier()  # some may be behind: for all of them time stands still from the same moment on
         since_ns = time.monotonic_ns()
-        line = sys.stdin.buffer.readline()
-        if not line:
-            raise RuntimeError("the process that started this one is gone")
-        msgspec.json.decode(line, type=Go)
+        while isinstance(command := _next_command(), ComputeAlone):
+            send_report(ComputedAlone([self._compute_alone(workload, number) for number in range(command.iterations)]))
         dist.barrier()
         clock.leave_out(since_ns)
+
+    def _without_exchange(self, model: torch.nn.Module) -> torch.nn.Module:
+        """A model as it is trained, whose gradients stay on this rank."""
+        alone = DistributedDataParallel(model, bucket_cap_mb=self.config.scenario.workload.bucket_bytes / (1 << 20))
+        alone.register_comm_hook(1.0 / self.config.workers, _at_once)
+        return alone
+
+    def _compute_alone(self, workload: RankWorkload, iteration: int) -> int:
+        """How long an iteration without exchange takes, in ns. All ranks begin it at once, as after a sum."""
+        if self._replica is None:
+            self._replica = workload.replica()
+            self._replica_model = self._without_exchange(self._replica.model)
+        dist.barrier()
+        start_ns = time.monotonic_ns()
+        self._replica.loss(self._replica_model, iteration).backward()
+        self._replica.step(iteration)
+        return time.monotonic_ns() - start_ns
 
     def _check_path(self) -> None:
         """A comparison of another method must not quietly be one of Gloo. Raises RuntimeError."""
@@ -389,6 +408,22 @@ class Trainer:
         """See `TrainingFinished`. There are none where the process group is Gloo's own, as beside parameter servers."""
         traffic = getattr(switch_group(), "traffic", None)
         return {} if traffic is None else dict(traffic.counts())
+
+
+def _at_once(share: float, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
+    """DDP communication hook: what `BucketClock` does to a bucket, but for the exchange."""
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer().mul_(share))
+    return future
+
+
+def _next_command() -> Go | ComputeAlone:
+    """Of the process that started us."""
+    line = sys.stdin.buffer.readline()
+    if not line:
+        raise RuntimeError("the process that started this one is gone")
+    command: Go | ComputeAlone = msgspec.json.decode(line, type=Go | ComputeAlone)
+    return command
 
 
 def switch_group() -> Any:

@@ -167,7 +167,7 @@ class FsdpTrainer(Trainer):
     def _evaluate(self, workload: RankWorkload, iteration: int, clock: TrainingClock) -> None:
         """At the end: gather, into a model of its own on every rank."""
         if self.config.hold_at_end:
-            self._hold(clock)
+            self._hold(clock, workload)
         self._moved_bytes = dict(self._collectives.moved_bytes)  # without those of what follows
         model = workload.task.build_model()
         with torch.no_grad():

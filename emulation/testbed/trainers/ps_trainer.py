@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future
 
+import torch
+
 from emulation.testbed.children import send_report
 from emulation.testbed.trainers.ddp_trainer import Trainer, TrainingClock, rendezvous
 from emulation.testbed.trainers.trainer_messages import (
@@ -117,6 +119,9 @@ class PsTrainer(Trainer):
                 retransmissions=self._counters().get("retransmitted", 0),
             )
         )
+
+    def _without_exchange(self, model: torch.nn.Module) -> torch.nn.Module:
+        return model
 
     def _evaluate(self, workload: RankWorkload, iteration: int, clock: TrainingClock) -> None:
         """Keeps the weights for an evaluation; after the last iteration, evaluates all of them."""

@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from emulation.sim.prediction import predicted
 from emulation.testbed.children import send_report
 from emulation.testbed.trainers.ddp_trainer import Trainer, TrainingClock, host_group, join_options, rendezvous
@@ -99,6 +101,9 @@ class ScheduledTrainer(Trainer):
             "With a schedule iterations overlap: one begins with its forward pass, while sums of the one before may "
             "still be on their way."
         ]
+
+    def _without_exchange(self, model: torch.nn.Module) -> torch.nn.Module:
+        return model
 
     def _iterate(self, workload: RankWorkload, iteration: int, clock: TrainingClock) -> None:
         begin_ns = time.monotonic_ns()

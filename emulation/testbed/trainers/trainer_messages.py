@@ -72,6 +72,12 @@ class Go(ChildCommand):
     """Train on."""
 
 
+class ComputeAlone(ChildCommand):
+    """Compute so many iterations without exchange, on a model apart; `ComputedAlone` answers."""
+
+    iterations: int
+
+
 class TransferTimes(msgspec.Struct):
     """Gradients that travel together, a bucket or a schedule's transfer, on CLOCK_MONOTONIC."""
 
@@ -144,6 +150,12 @@ class IterationReport(ChildReport, tag="iteration"):
         return cls(**values | fields)
 
 
+class ComputedAlone(ChildReport):
+    """What forward pass, backward pass and step took in each iteration without exchange, all ranks at once."""
+
+    durations_ns: list[int]
+
+
 class Evaluated(ChildReport):
     """On rank 0."""
 
@@ -172,7 +184,7 @@ class TrainingFailed(CommandFailed, tag="failed"):
     iteration: int | None = None  # None: the trainer failed outside of iterations
 
 
-TrainerReport = TrainingStarted | IterationReport | Evaluated | TrainingFinished | TrainingFailed
+TrainerReport = TrainingStarted | IterationReport | ComputedAlone | Evaluated | TrainingFinished | TrainingFailed
 
 
 def write_config(path: Path, config: TrainerConfig) -> None:

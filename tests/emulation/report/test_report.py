@@ -194,6 +194,18 @@ def test_table_has_the_promised_rows_and_the_bound_beside() -> None:
     assert rows["Speed-up of communication"][1] == ("1.50×", "bound 1.49×")  # noqa: RUF001
 
 
+def test_what_an_exchange_takes_from_computing_has_a_row_where_ranks_computed_without() -> None:
+    alone = [8_000_000, 7_900_000, 8_100_000]
+    built = document(
+        SCENARIO, "mininet", [result("gloo", 150_000_000), result("switch", 100_000_000, compute_alone_ns=alone)]
+    )
+    assert dict(table_rows(built))["Computing slowed by"] == [
+        ("–", ""),  # noqa: RUF001
+        ("1.25×", "8.00 ms without exchange"),  # noqa: RUF001
+    ]
+    assert "Computing slowed by" not in dict(table_rows(sim_document()))
+
+
 def test_what_pytorch_s_calls_took_has_a_row_where_it_was_counted() -> None:
     call_paths = {
         "all_gather": {"switch": {"calls": 12, "bytes": 86_000_000}},

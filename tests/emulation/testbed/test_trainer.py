@@ -31,6 +31,8 @@ from emulation.testbed.trainers.ddp_trainer import exposed_ns
 from emulation.testbed.trainers.scheduled_trainer import ScheduledTrainer
 from emulation.testbed.trainers.trainer import one_line, read_config
 from emulation.testbed.trainers.trainer_messages import (
+    ComputeAlone,
+    ComputedAlone,
     Evaluated,
     Go,
     IterationReport,
@@ -162,7 +164,7 @@ def nicenesses(pid: int) -> dict[int, int]:
 @pytest.mark.parametrize("method", ["gloo", "ring+p3"])
 def test_two_ranks_train_what_two_replicas_train(start: Callable[..., list[TrainerProcess]], method: str) -> None:
     """Bit by bit: halving is exact and the sum of two floats has no order. With a schedule iterations overlap.
-    After two iterations they wait for word to go on."""
+    After two iterations they wait for word to go on, and meanwhile compute on models apart, which changes nothing."""
     addresses = ["127.0.0.1", "127.0.0.2"]
     members = start(*(configuration(rank, method, addresses=addresses, holds=[2]) for rank in range(2)))
     reached: list[int] = []
@@ -171,11 +173,14 @@ def test_two_ranks_train_what_two_replicas_train(start: Callable[..., list[Train
         reached.append(done)
         if done == 2:
             assert [member.iterations for member in members] == [2, 2]
+            alone = group.answers(ComputeAlone(3), ComputedAlone)
+            assert all(len(answer.durations_ns) == 3 and min(answer.durations_ns) > 0 for answer in alone)
             time.sleep(HELD_S)
             for member in members:
                 member.child.send(Go())
 
-    for done in TrainerGroup("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S).follow():
+    group = TrainerGroup("test", members, stall_s=LIMIT_S, limit_s=LIMIT_S)
+    for done in group.follow():
         go_on(done)
     assert 2 in reached
     second, third = members[0].named(IterationReport)[1:3]
