@@ -17,7 +17,12 @@ FLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fsanitize=undefin
 
 BUGS = {
     "any rest is marks": ("verified_sums.c", "fits = rest == marks", "fits = 1", "a bit changed"),
-    "no chunk in the pads": ("tag.c", "{chunk, stream", "{chunk & 0, stream", "two results exchanged"),
+    "no chunk in the pads": (
+        "tag.c",
+        "{{chunk, chunk}, {first",
+        "{{chunk & 0, chunk & 0}, {first",
+        "two results exchanged",
+    ),
     "no code in the pads": ("tag.c", "(uint64_t)(uint32_t)code << 32", "0 * (uint64_t)code", "another code told"),
     "no mark needed": (
         "verified_sums.c",

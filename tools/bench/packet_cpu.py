@@ -34,6 +34,10 @@ USER_PARTS = {
     ),
     "integers to values": ("dequantise32", "dequantise64", "dequantise", "decode", "join64"),
     "values, byte order (int32)": ("swap32",),
+    "tags of sums": (
+        *("sa_verified_put_tag", "sa_verified_fits", "sa_hash_signed", "sa_hash_unsigned", "hash_of", "hash_wide"),
+        *("add_vectors", "add_products", "sa_tag_pads", "randoms", "tag_of"),
+    ),
     "switch rule": (
         *("sa_plane_accept", "accept_routed", "address", "accept_at_leaf", "accept_result"),
         *("combine", "write_values", "add_values", "take_maxima", "emit"),

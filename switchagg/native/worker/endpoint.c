@@ -569,7 +569,7 @@ SA_EXPORT struct sa_endpoint *sa_endpoint_new(const struct sa_job *job, uint32_t
     endpoint->scratch = calloc(job->elements, sizeof *endpoint->scratch);
     int missing = !endpoint->windows || !endpoint->by_priority || !endpoint->next_order || !endpoint->touched ||
                   !endpoint->scratch || sa_verified_init(&endpoint->verified, job, rank, key);
-    endpoint->bytes += sizeof(uint32_t) * endpoint->verified.elements * endpoint->verified.hash.count;
+    if (endpoint->verified.elements) endpoint->bytes += sizeof(uint32_t) * SA_HASH_MEMORY(endpoint->verified.hash.count);
     if (endpoint->verified.unmasked) endpoint->bytes += sizeof(uint32_t) * job->elements;
     for (uint32_t stream = 0; stream < streams && !missing; stream++) {
         missing = sa_window_init(endpoint->windows, job, stream);

@@ -8,18 +8,10 @@ static uint64_t hash_of(const struct sa_verified_sums *sums, const struct sa_tag
     return sa_hash_unsigned(&sums->hash, payload, sums->hash.count);
 }
 
-/* What the ranks `first` ... `end` - 1 add to their tags together: each adds the pad with its number and takes off the next, so that all between
-   cancel. */
-static uint64_t pads_of(const struct sa_verified_sums *sums, uint32_t stream, uint64_t chunk, int32_t code,
-                        uint32_t first, uint32_t end) {
-    return sa_tag_subtract(sa_tag_random(&sums->key, chunk, stream, SA_TAG_PAD, first, code),
-                           sa_tag_random(&sums->key, chunk, stream, SA_TAG_PAD, end, code));
-}
-
 void sa_verified_put_tag(const struct sa_verified_sums *sums, uint32_t stream, uint64_t chunk,
                          const struct sa_tag_terms *terms, uint8_t *payload) {
     uint64_t tag = hash_of(sums, terms, payload);
-    tag = sa_tag_add(tag, pads_of(sums, stream, chunk, terms->code, sums->rank, sums->rank + 1));
+    tag = sa_tag_add(tag, sa_tag_pads(&sums->key, chunk, stream, sums->rank, sums->rank + 1, terms->code));
     if (terms->is_largest) tag = sa_tag_add(tag, sums->code_mark);
     for (uint32_t limb = 0; limb < SA_TAG_LIMBS; limb++) {
         uint32_t element = SA_BE32((uint32_t)(tag >> SA_TAG_LIMB_BITS * limb) & SA_TAG_LIMB_MASK);
@@ -46,7 +38,7 @@ static uint64_t pads_of_present(const struct sa_verified_sums *sums, uint32_t st
     while (present) {
         uint32_t first = (uint32_t)__builtin_ctzll(present), end = first + 1;
         while (end < sums->workers && present >> end & 1) end++;
-        pads = sa_tag_add(pads, pads_of(sums, stream, chunk, code, first, end));
+        pads = sa_tag_add(pads, sa_tag_pads(&sums->key, chunk, stream, first, end, code));
         present &= ~((2ull << (end - 1)) - (1ull << first));
     }
     return pads;
@@ -70,9 +62,9 @@ int sa_verified_fits(const struct sa_verified_sums *sums, uint32_t stream, uint6
     if (terms->presence)
         pads = pads_of_present(sums, stream, chunk, terms->code, present_in(sums, terms->presence, payload), &givers);
     else if (route != SA_ROUTE_FROM_OWNER)
-        pads = pads_of(sums, stream, chunk, terms->code, 0, sums->workers);
+        pads = sa_tag_pads(&sums->key, chunk, stream, 0, sums->workers, terms->code);
     if (route != SA_ROUTE_ALL) {
-        uint64_t pads_of_owner = pads_of(sums, stream, chunk, terms->code, owner, owner + 1);
+        uint64_t pads_of_owner = sa_tag_pads(&sums->key, chunk, stream, owner, owner + 1, terms->code);
         pads = route == SA_ROUTE_FROM_OWNER ? pads_of_owner : sa_tag_subtract(pads, pads_of_owner);
         givers = route == SA_ROUTE_FROM_OWNER ? 1 : givers - 1;
     }
@@ -92,11 +84,10 @@ int sa_verified_init(struct sa_verified_sums *sums, const struct sa_job *job, ui
     *sums = (struct sa_verified_sums){.rank = rank, .workers = job->workers, .partial = job->partial};
     if (job->verify != SA_VERIFY_ON) return 0;
     uint32_t words = job->elements - SA_TAG_LIMBS;
-    uint32_t *coefficients = calloc((size_t)SA_TAG_LIMBS * words, sizeof *coefficients);
-    if (!coefficients) return -1;
+    if (!(sums->coefficients = malloc(SA_HASH_MEMORY(words) * sizeof *sums->coefficients))) return -1;
     sums->elements = SA_TAG_LIMBS;
     sums->key = sa_tag_key_of(key);
-    sa_linear_hash_init(&sums->hash, &sums->key, words, coefficients);
+    sa_linear_hash_init(&sums->hash, &sums->key, words, sums->coefficients, true);
     sums->code_mark = sa_tag_random(&sums->key, 0, 0, SA_TAG_CODE_MARK, 0, 0);
     if (job->secret != SA_SECRET_ON) return 0;
     sums->mask_key = sa_mask_key_of(key + SA_KEY_BYTES);
@@ -105,7 +96,7 @@ int sa_verified_init(struct sa_verified_sums *sums, const struct sa_job *job, ui
 }
 
 void sa_verified_end(struct sa_verified_sums *sums) {
-    free(sums->hash.coefficients);
+    free(sums->coefficients);
     free(sums->unmasked);
 }
 

@@ -24,6 +24,7 @@ struct sa_verified_sums {
     uint32_t partial; /* the job's sums are (Q1) */
     struct sa_tag_key key;
     struct sa_linear_hash hash; /* of all elements before the tag */
+    uint32_t *coefficients;     /* the memory of its */
     uint64_t code_mark; /* a rank whose own code is the agreed one adds it */
     struct sa_mask_key mask_key;
     uint32_t *unmasked; /* E elements, for a moment; NULL: the job's sums aren't secret */

@@ -42,15 +42,15 @@ def random_of(key: Any, chunk: int, stream: int, domain: int, index: int, code: 
 
 
 class Hash:
-    """The hash of a key in C, with its coefficients as Python integers."""
+    """The hash of a key in C, with its coefficients as Python integers. wide: for processors that multiply 52 bits."""
 
-    def __init__(self, key: bytes, count: int) -> None:
-        self.limbs = np.zeros((3, count), np.uint32)
+    def __init__(self, key: bytes, count: int, wide: bool = True) -> None:
+        self.memory = np.full(4 * (count + 16) + 16, 2**32 - 1, np.uint32)  # SA_HASH_MEMORY, of anything
         self.count = count
         self.struct = headers.struct("sa_linear_hash")()
-        load().sa_linear_hash_init(ctypes.byref(self.struct), ctypes.byref(key_of(key)), count, self.limbs.ctypes.data)
-        low, middle, high = (list(map(int, row)) for row in self.limbs)
-        self.coefficients = [a + (b << 21) + (c << 42) for a, b, c in zip(low, middle, high, strict=True)]
+        random, place = key_of(key), self.memory.ctypes.data
+        load().sa_linear_hash_init(ctypes.byref(self.struct), ctypes.byref(random), count, place, wide)
+        self.coefficients = [random_of(random, j, 0, 0, 0, 0) for j in range(count)]
 
     def of(self, words: NDArray[np.int32], signed: bool, shift: int = 0) -> int:
         frame = np.zeros(shift + 4 * len(words), np.uint8)
@@ -87,9 +87,10 @@ def test_a_pseudorandom_number_is_the_hash_of_its_arguments(
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("signed", [False, True])
-def test_the_hash_is_that_of_pythons_integers(count: int, signed: bool) -> None:
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_hash_is_that_of_pythons_integers(count: int, signed: bool, wide: bool) -> None:
     numbers = np.random.default_rng(count)
-    hashed = Hash(numbers.bytes(16), count)
+    hashed = Hash(numbers.bytes(16), count, wide)
     assert all(0 <= coefficient < PRIME for coefficient in hashed.coefficients)
     rows = [np.full(count, extreme, np.int32) for extreme in EXTREMES]
     rows += [numbers.choice(EXTREMES, count), numbers.integers(-(2**31), 2**31, count).astype(np.int32)]
@@ -97,12 +98,20 @@ def test_the_hash_is_that_of_pythons_integers(count: int, signed: bool) -> None:
         assert hashed.of(words, signed, shift % 4) == hashed.expected(words, signed)
 
 
-def test_the_hash_holds_at_the_greatest_sums() -> None:
-    """Coefficients that no key gives: all limbs full, as far as 2^61 - 2 allows, and words of 2^32 - 1."""
-    hashed = Hash(bytes(16), 16_000)
-    hashed.limbs[:] = [[2**21 - 2], [2**21 - 1], [2**19 - 1]]
-    words = np.full(16_000, -1, np.int32)
-    assert hashed.of(words, False) == (PRIME - 1) * (2**32 - 1) * 16_000 % PRIME
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_hash_holds_at_the_greatest_sums(wide: bool) -> None:
+    """Coefficients that no key gives: all bits but one, as far as 2^61 - 2 allows, and words of 2^32 - 1."""
+    count = 16_000
+    hashed = Hash(bytes(16), count, wide)
+    start = -hashed.memory.ctypes.data % 64 // 4
+    if hashed.struct.wide:
+        halves = hashed.memory[start:].view(np.uint64)[: 2 * count].reshape(2, count)
+        halves[:] = [[PRIME - 1], [(PRIME - 1) >> 52]]
+    else:
+        limbs = hashed.memory[start:][: 3 * count].reshape(3, count)
+        limbs[:] = [[2**21 - 2], [2**21 - 1], [2**19 - 1]]
+    words = np.full(count, -1, np.int32)
+    assert hashed.of(words, False) == (PRIME - 1) * (2**32 - 1) * count % PRIME
 
 
 @settings(max_examples=100)

@@ -25,19 +25,19 @@ struct sa_hop {
 
 SA_EXPORT struct sa_hop *sa_hop_new(uint32_t elements, uint32_t children, const struct sa_hop_keys *keys,
                                     const uint32_t *ports) {
-    size_t of_a_hash = (size_t)SA_TAG_LIMBS * elements;
+    size_t of_a_hash = SA_HASH_MEMORY(elements);
     struct sa_hop *hop = calloc(1, sizeof *hop + (children + 1) * of_a_hash * sizeof(uint32_t));
     if (!hop) return NULL;
     hop->elements = elements;
     hop->children_count = children;
     struct sa_tag_key results = sa_tag_key_of(keys[0].results);
-    sa_linear_hash_init(&hop->results, &results, elements, hop->coefficients);
+    sa_linear_hash_init(&hop->results, &results, elements, hop->coefficients, true);
     for (uint32_t i = 0; i < children; i++) {
         struct child *child = &hop->children[i];
         child->up = sa_tag_key_of(keys[i].up);
         child->down = sa_tag_key_of(keys[i].down);
         child->port = ports[i];
-        sa_linear_hash_init(&child->hash, &child->up, elements, hop->coefficients + (i + 1) * of_a_hash);
+        sa_linear_hash_init(&child->hash, &child->up, elements, hop->coefficients + (i + 1) * of_a_hash, true);
     }
     return hop;
 }
