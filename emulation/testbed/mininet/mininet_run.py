@@ -227,8 +227,9 @@ def time_limits(scenario: Scenario, method: MethodName) -> tuple[float, float]:
 def computes_alone(scenario: Scenario, method: MethodName) -> bool:
     """Whether ranks also compute without exchange, which says what the exchange takes from computing: each rank has the
     whole model, computes as fast as this machine lets it, and is waited for."""
-    given = scenario.paced or scenario.unequal_compute
-    return not given and WORKLOADS[scenario.workload.name].parallel == DDP and scenario.backups_of(method) is None
+    if scenario.paced or scenario.unequal_compute:
+        return False
+    return WORKLOADS[scenario.workload.name].parallel == DDP and scenario.backups_of(method) is None
 
 
 def compute_alone_ns(group: TrainerGroup, blocks: int, *, first: bool) -> list[int]:
