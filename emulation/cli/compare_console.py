@@ -20,14 +20,13 @@ import typer
 from emulation.experiments import compare as comparing
 from emulation.experiments.cells import values_text
 from emulation.experiments.compare import Comparison
-from emulation.experiments.sweep import sweep_page
-from emulation.experiments.sweep import sweep_run as sweeping
 from emulation.report import wording
 from emulation.results.results import differing, plain, unequal_ranks
 from emulation.results.speedups import DISTURBED, INVALID
 from emulation.scenario.scenario import BACKENDS, Scenario, ScenarioError
 from emulation.scenario.scenario_tables import AUTO
 from emulation.scenario.sweep_axes import Point
+from emulation.testbed.nursery import Nursery
 from switchagg.option_syntax import choices
 
 EXIT_DONE, EXIT_FAILED = 0, 1
@@ -66,16 +65,24 @@ def fidelity_overrides(wanted: str | None, within_s: int | None, on: str | None)
     return overridden if within_s is None else {**overridden, "virtual_time.within_s": within_s}
 
 
-def run(scenario: Scenario, on: str | None, folder: Path, command: Sequence[str], as_json: bool) -> int:
-    """Run a scenario's methods, print the outcome, and return the exit code. Raises what `compare` raises."""
+def run(
+    scenario: Scenario, on: str | None, folder: Path, command: Sequence[str], as_json: bool, nursery: Nursery
+) -> int:
+    """Run a scenario's methods, print the outcome, and return the exit code. Raises what `compare` raises.
+
+    nursery: which loads PyTorch; it is closed where nothing is trained.
+    """
+    if scenario.workload.profile:
+        nursery.close()
     backend, reason = comparing.choose_backend(scenario, on)
     plane = comparing.choose_plane(scenario, backend)
     _announce(scenario, backend, reason)
     if plane is not None:
         typer.echo(f"data plane of the switch: {plane}", err=True)
     _tell_if_busy(backend)
+    trainers = None if scenario.workload.profile else nursery
     with _progress() as progress:
-        done = comparing.compare(scenario, backend, folder, progress, command=command, plane=plane)
+        done = comparing.compare(scenario, backend, folder, progress, command=command, plane=plane, nursery=trainers)
     if as_json:
         typer.echo(json.dumps(plain(_summary(done)), sort_keys=True))
     else:
@@ -107,6 +114,9 @@ def run_sweep(
 
     whole: the scenario with its sweep; variants: as `load_variants` returned them. Raises what `compare` raises.
     """
+    from emulation.experiments.sweep import sweep_page  # matplotlib
+    from emulation.experiments.sweep import sweep_run as sweeping
+
     backend, reason = comparing.choose_backend(variants[0][1], on)
     swept = sweeping.planned(scenario, variants, backend, folder)  # all are refused before any has run
     _announce(scenario, backend, reason)

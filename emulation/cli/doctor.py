@@ -41,7 +41,7 @@ from transport.rdma import hardware
 
 BESIDES = "not needed to run;"
 PROBE_TIMEOUT_S = 30.0
-"""For one child process. `import torch` takes seconds on a cold disk; all else milliseconds."""
+"""For one child process. PyTorch's libraries take seconds on a cold disk; all else milliseconds."""
 
 EVERYTHING = "every run"
 XDP_PLANE = "the data plane xdp"
@@ -123,18 +123,14 @@ def _python() -> Finding:
 
 def _package(name: str, module: str) -> Finding:
     """A Python package without which nothing runs. It is imported: half an installation is none."""
-    if _answer(sys.executable, "-P", "-c", f"import {module}") is None:
+    if module not in sys.modules and _answer(sys.executable, "-P", "-c", f"import {module}") is None:
         detail = "broken" if importlib.util.find_spec(module) else "missing"
         return Finding(detail, f"pip install --force-reinstall {name}, or make setup")
     return Finding(metadata.version(name))
 
 
 def _torch() -> Finding:
-    script = (
-        "import torch; from transport.torch.registration import too_old; "
-        "print(torch.__version__, torch.version.cuda, torch.cuda.is_available(), too_old(torch.__version__))"
-    )
-    answer = _answer(sys.executable, "-P", "-c", script)
+    answer = _answer(sys.executable, "-P", "-m", "emulation.cli.torch_probe")
     if answer is None:
         return Finding("missing or broken", "make setup, or pip install 'torch>=2.11'")
     version, cuda, available, *too_old = answer.splitlines()[-1].split(maxsplit=3)
@@ -522,7 +518,7 @@ def check(name: str) -> MachineCheck:
 
 
 def diagnose() -> list[MachineCheck]:
-    """Look at everything, in the order of `PROBES`. Takes a few seconds, nearly all of it `import torch`."""
+    """Look at everything, in the order of `PROBES`."""
     netns.find_programs()  # as runs in Mininet do
     with ThreadPoolExecutor(max_workers=8) as pool:
         return list(pool.map(check, PROBES))

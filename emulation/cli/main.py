@@ -149,27 +149,30 @@ def compare(
     **Exit code**: 0 done, 1 failed, 2 wrong scenario or usage, 3 done but certified INVALID.
     """
     with outcomes():
-        from emulation.cli import compare_console as console
-        from emulation.scenario import scenario as scenarios
-
-        console.check_backend(on)
-        path, overrides = scenarios.find(scenario), console.overrides(seed, setting or [])
-        if fidelity_level is not None or within is not None:
-            overrides |= console.fidelity_overrides(fidelity_level, within, on)
-            on = "sim"
-        loaded = scenarios.load(path, overrides)
-        if loaded.sweep.axes:
-            keys = ", ".join(f"--set {key}=…" for key, _ in loaded.sweep.axes)
-            raise scenarios.ScenarioError(
-                f"{loaded.file}: [sweep] has {len(loaded.sweep.points)} combinations: run `switchagg sweep {scenario}`"
-                f", or one of them with {keys}"
-            )
         if on == "mininet":
             from emulation.testbed.netns import run_in_user_namespace
 
             run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
-        folder = out or Path("results") / loaded.name
-        status = console.run(loaded, on, folder, ["switchagg", *sys.argv[1:]], as_json)
+        from emulation.testbed.nursery import Nursery
+
+        with Nursery(["torch"]) as nursery:  # a second of another core, while we read the scenario
+            from emulation.cli import compare_console as console
+            from emulation.scenario import scenario as scenarios
+
+            console.check_backend(on)
+            path, overrides = scenarios.find(scenario), console.overrides(seed, setting or [])
+            if fidelity_level is not None or within is not None:
+                overrides |= console.fidelity_overrides(fidelity_level, within, on)
+                on = "sim"
+            loaded = scenarios.load(path, overrides)
+            if loaded.sweep.axes:
+                keys = ", ".join(f"--set {key}=…" for key, _ in loaded.sweep.axes)
+                raise scenarios.ScenarioError(
+                    f"{loaded.file}: [sweep] has {len(loaded.sweep.points)} combinations: run `switchagg sweep "
+                    f"{scenario}`, or one of them with {keys}"
+                )
+            folder = out or Path("results") / loaded.name
+            status = console.run(loaded, on, folder, ["switchagg", *sys.argv[1:]], as_json, nursery)
     raise typer.Exit(status)
 
 

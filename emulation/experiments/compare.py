@@ -19,6 +19,7 @@ from emulation.scenario.scenario import Scenario, ScenarioError
 from emulation.scenario.scenario_checks import paced_fault
 from emulation.scenario.topologies.topology import SINGLE
 from emulation.testbed.host import host_facts
+from emulation.testbed.nursery import Nursery
 from switchagg.dataplane.p4.plane_program import PROGRAM_VARIABLE
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from switchagg.dataplane.self_test import Choice, fastest, fault
@@ -34,7 +35,7 @@ methods can take turns has `run_methods`, too: all of them, each result with the
 FIGURES = ("topology", "training", "breakdown", "matrix", "timeline", "iterations", "wire", "fidelity")
 TRACE = "timeline.json"
 
-RUNNER_MODULES = {"mininet": "emulation.testbed.mininet.mininet_run", "sim": "emulation.sim.simulated_run"}
+RUNNER_MODULES = {"mininet": "emulation.testbed.mininet.mininet_run", "sim": "emulation.experiments.virtual_methods"}
 
 
 @dataclass(frozen=True)
@@ -149,13 +150,15 @@ def compare(
     command: Sequence[str],
     plane: Choice | None = None,
     runner: Runner | None = None,
+    nursery: Nursery | None = None,
 ) -> Comparison:
     """Runs the scenario's methods, in turn or one after the other, and writes `folder`.
 
     Files: results.json, host.json, report.html, timeline.json (a Chrome trace), a PNG per figure, and `<method>/` with
     what the backend kept. Files of an earlier run of the same name are replaced; an earlier report and its figures are
     removed first, so that a failed run never leaves one that looks new. plane: as `choose_plane` returned it; chosen
-    here if not given. Raises RunFailed; a folder that can't be written is one too.
+    here if not given. nursery: which has loaded, or loads, PyTorch for the methods' processes. Raises RunFailed; a
+    folder that can't be written is one too.
     """
     plane = plane or choose_plane(scenario, backend)
     module = importlib.import_module(RUNNER_MODULES[backend])
@@ -170,7 +173,7 @@ def compare(
     results: list[MethodResult] = []
     seconds: dict[MethodName, float] = {}
     if in_turn is not None:
-        for result, took_s in in_turn(chosen, scenario.methods_for(backend), folder, progress):
+        for result, took_s in in_turn(chosen, scenario.methods_for(backend), folder, progress, nursery):
             results.append(result)
             seconds[result.method] = round(took_s, 3)
     for method in () if in_turn is not None else scenario.methods_for(backend):

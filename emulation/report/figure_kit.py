@@ -35,7 +35,12 @@ STYLE: dict[Any, Any] = {
 def draw(makers: Mapping[str, Callable[[], Figure | None]]) -> dict[str, Figure]:
     """Figures by name, in order, of those makers that have something to draw."""
     with matplotlib.rc_context(STYLE):
-        return {name: figure for name, make in makers.items() if (figure := make()) is not None}
+        figures = {name: figure for name, make in makers.items() if (figure := make()) is not None}
+        for figure in figures.values():
+            if (layout := figure.get_layout_engine()) is not None:
+                layout.execute(figure)
+                figure.set_layout_engine(None)  # else each file that is written would lay it out anew
+        return figures
 
 
 def write(figures: Mapping[str, Figure], folder: Path) -> list[Path]:

@@ -70,9 +70,12 @@ TRAININGS = {
 """By how ranks share a model; some need PyTorch."""
 
 
-def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress) -> MethodResult:
+def run_method(
+    scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress, compute_ns: int = 0
+) -> MethodResult:
     """The run of a scenario's method, which is deterministic if the scenario gives compute_ns.
 
+    compute_ns: as `measured_compute_ns` gave it for all methods of a comparison; 0: measure it where it is needed.
     progress(done, total, note) after each iteration of all ranks. out_dir stays empty: the result holds everything.
     RunFailed, in one line, if the workload can't be had or a call is given up.
     """
@@ -89,7 +92,7 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
             measured_ns = rank_ns(scenario.replayed, workload, scenario.topology.workers, Path(scenario.folder))
             notes += _profile_notes(scenario)
         elif workload.compute_ns is None:
-            measured_ns = measured_compute_ns(workload.name, workload.batch_per_worker, scenario.seed)
+            measured_ns = compute_ns or measured_compute_ns(workload.name, workload.batch_per_worker, scenario.seed)
             notes.append(
                 f"[workload] compute_ns was measured once on this machine: {measured_ns} ns; "
                 "put it into the scenario to repeat this run exactly."

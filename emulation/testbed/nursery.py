@@ -41,7 +41,13 @@ class ForkOrder(msgspec.Struct):
     inside: int
 
 
-class Reap(msgspec.Struct):
+class Load(msgspec.Struct, tag=True):
+    """Modules to load before anything else is done. Nothing answers."""
+
+    modules: list[str]
+
+
+class Reap(msgspec.Struct, tag=True):
     """Asks for the exit status of a process, if it has ended."""
 
     pid: int
@@ -66,7 +72,7 @@ class NurseryProcess:
                 self._nursery.processes.remove(self)
         return self.returncode
 
-    def wait(self, timeout_s: float) -> int:
+    def wait(self, timeout_s: float = END_S) -> int:
         """Raises TimeoutExpired."""
         end_s = time.monotonic() + timeout_s
         while (status := self.poll()) is None:
@@ -81,10 +87,16 @@ class NurseryProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
     def close(self) -> None:
         """Kills it, and waits for its end."""
-        self.send_signal(signal.SIGKILL)
-        self.wait(END_S)
+        self.kill()
+        self.wait()
         self.close_pipes()
 
     def close_pipes(self) -> None:
@@ -96,8 +108,8 @@ class NurseryProcess:
 class Nursery:
     """Loads `modules` in a process of its own; a context manager, whose end kills all that it has started.
 
-    modules: "module", or "module:function" to call that, too, before anything is forked.
-    Not for use from several threads.
+    modules: "module", or "module:function" to call that, too, before anything is forked. One that isn't installed is
+    left to those that need it. Not for use from several threads.
     """
 
     def __init__(self, modules: Sequence[str]) -> None:
@@ -113,6 +125,11 @@ class Nursery:
         self.processes: list[NurseryProcess] = []
         """All that it has started whose end nobody has seen yet."""
 
+    def load(self, modules: Sequence[str]) -> None:
+        """Loads more modules, before anything is forked from now on; doesn't wait for that."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._channel.send(msgspec.json.encode(Load(list(modules))))
+
     def __enter__(self) -> Nursery:
         return self
 
@@ -121,6 +138,8 @@ class Nursery:
 
     def close(self) -> None:
         """Kills all that it has started, whose ends it then waits for, and ends it. Idempotent."""
+        if not self.processes:
+            self._process.kill()  # it may be loading modules for a while
         for process in self.processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)  # its id is its own: the nursery alone may ask for its status
@@ -181,7 +200,11 @@ def _serve(channel: socket.socket) -> NoReturn:
                     os.wait()
             os._exit(0)
         if not descriptors:
-            channel.send(msgspec.json.encode(_status(msgspec.json.decode(message, type=Reap).pid)))
+            request = msgspec.json.decode(message, type=Load | Reap)
+            if isinstance(request, Load):
+                _load(request.modules)
+            else:
+                channel.send(msgspec.json.encode(_status(request.pid)))
             continue
         nursery = os.getpid()
         if not (pid := os.fork()):
@@ -191,6 +214,19 @@ def _serve(channel: socket.socket) -> NoReturn:
         for descriptor in descriptors:
             os.close(descriptor)
         channel.send(msgspec.json.encode(pid))
+
+
+def _load(modules: Sequence[str]) -> None:
+    for words in modules:
+        name, _, preparation = words.partition(":")
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+        if preparation:
+            getattr(module, preparation)()
+    assert len(os.listdir("/proc/self/task")) == 1, "threads don't survive a fork"
+    gc.freeze()  # collecting garbage would copy all the pages that are shared
 
 
 def _status(pid: int) -> int | None:
@@ -207,17 +243,13 @@ def _begin(order: ForkOrder, descriptors: list[int]) -> NoReturn:
         os.dup2(descriptor, number)
     os.closerange(3, max(descriptors) + 1)
     os.environ.update(order.environment)
+    gc.enable()
     module, _, function = order.entry.partition(":")
     sys.exit(getattr(sys.modules[module], function)(order.argument))
 
 
 if __name__ == "__main__":
     netns.die_with_parent(int(sys.argv[1]))
-    for words in sys.argv[3:]:
-        name, _, preparation = words.partition(":")
-        module = importlib.import_module(name)
-        if preparation:
-            getattr(module, preparation)()
-    assert len(os.listdir("/proc/self/task")) == 1, "threads don't survive a fork"
-    gc.freeze()  # collecting garbage would copy all the pages that are shared
+    gc.disable()  # modules are no garbage, and looking for it would take a fifth of the time
+    _load(sys.argv[3:])
     _serve(socket.socket(fileno=int(sys.argv[2])))

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from emulation.scenario.profiles.buckets import Bucket, bucket_layout
 from emulation.scenario.scenario_tables import ADAMW
+from emulation.workloads.operation_count import OperationCount
 from emulation.workloads.workload import Score, build_workload, compute_on_one_thread
 from switchagg.codecs.array_codec import Tensor
 from transport.schedule.scheduler import LayerProfile, Profile, TensorProfile
@@ -63,6 +63,8 @@ class Replicas:
             for share in self._shares(workers)
         ]
         self._parameters = [list(workload.model.parameters()) for workload in self.workloads]
+        for workload, parameters in zip(self.workloads, self._parameters, strict=True):
+            workload.optimizer = workload.fused_steps_of(parameters)
         self.losses = [math.nan] * workers
         self.layers = self._trace_forward()
         self.buckets, self.forward_fraction = self._trace(bucket_bytes)
@@ -181,18 +183,18 @@ class Replicas:
         model, names = self.workloads[0].model, {}
         entered: list[tuple[nn.Module, int]] = []
         hooks = []
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
+        with OperationCount() as counter, torch.no_grad():
             for name, module in model.named_modules():
                 if next(module.parameters(recurse=False), None) is not None:
                     names[module] = name or type(module).__name__
 
                     def begin(module: nn.Module, _: object) -> None:
                         if all(module is not other for other, _ in entered):
-                            entered.append((module, counter.get_total_flops()))
+                            entered.append((module, counter.total))
 
                     hooks.append(module.register_forward_pre_hook(begin))
             self.workloads[0].loss(model, 0)
-            total = counter.get_total_flops()
+            total = counter.total
         for hook in hooks:
             hook.remove()
         place_of = {id(parameter): index for index, parameter in enumerate(self._parameters[0])}
@@ -209,17 +211,17 @@ class Replicas:
         workload = self.workloads[0]
         parameters = self._parameters[0]
         arrivals: list[tuple[int, int]] = []  # parameter, and operations that the passes took before its gradient
-        with FlopCounterMode(display=False) as counter:
+        with OperationCount() as counter:
             hooks = [
                 parameter.register_post_accumulate_grad_hook(
-                    lambda _, index=index: arrivals.append((index, counter.get_total_flops()))
+                    lambda _, index=index: arrivals.append((index, counter.total))
                 )
                 for index, parameter in enumerate(parameters)
             ]
             loss = workload.loss(workload.model, 0)
-            forward_flops = counter.get_total_flops()
+            forward_flops = counter.total
             loss.backward()
-            total_flops = counter.get_total_flops()
+            total_flops = counter.total
         for hook in hooks:
             hook.remove()
         workload.optimizer.zero_grad(set_to_none=True)

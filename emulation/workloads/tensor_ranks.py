@@ -99,7 +99,7 @@ class TensorRank:
                     model.get_submodule(f"{block}.{name}").register_forward_pre_hook(
                         lambda _, inputs: (_enter(inputs[0], self._sum), *inputs[1:])
                     )
-        workload.optimizer = workload.optimizer_of(model.parameters())
+        workload.optimizer = workload.fused_steps_of(model.parameters())
 
     def iterate(self, iteration: int) -> Iterator[Array]:
         """Forward and backward. Yields arrays, which must be allreduced in place before it goes on, and sets `loss`."""

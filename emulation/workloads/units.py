@@ -80,7 +80,7 @@ class Shards:
             unit: [torch.from_numpy(piece).requires_grad_() for piece in layouts[unit].pieces(array, rank)]
             for unit, array in arrays.items()
         }
-        workload.optimizer = workload.optimizer_of(tensor for unit in self._tensors.values() for tensor in unit)
+        workload.optimizer = workload.fused_steps_of(tensor for unit in self._tensors.values() for tensor in unit)
 
     def set_gradient(self, unit: str, gradient: Array) -> None:
         """The mean over all ranks, of this rank's shard."""

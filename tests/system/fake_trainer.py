@@ -33,8 +33,12 @@ def swallow(receiver: socket.socket) -> None:
         receiver.recv(65_536)
 
 
-def main() -> None:
-    config = json.loads(Path(sys.argv[sys.argv.index("--config") + 1]).read_text())
+def prepare() -> None:
+    """Nothing is loaded in advance."""
+
+
+def run_rank(path: str) -> int:
+    config = json.loads(Path(path).read_text())
     rank, workers, workload = config["rank"], config["workers"], config["scenario"]["workload"]
     iteration_s = 0.0 if os.environ["FAKE_TRAINER"] == "fast" else ITERATION_S
     trouble, _, whose = os.environ.get("FAKE_TRAINER", "").partition(" ")
@@ -51,7 +55,7 @@ def main() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             if trouble == "failed":
                 send_report(TrainingFailed("the switch at tcp://10.0.0.254:5555 is gone"))
-                sys.exit(1)
+                return 1
             time.sleep(600)
         start = time.monotonic()
         for _ in range(BYTES_PER_ITERATION // 1458 if iteration_s else 3):
@@ -81,7 +85,4 @@ def main() -> None:
                 send_report(ComputedAlone([1_000_000 * (rank + 1)] * order["iterations"]))
     send_report(Evaluated(iteration, round((time.monotonic() - begun) * 1e9), 0.98, 0.1))
     send_report(TrainingFinished(62_500, 250_000, "ab", rank, {}, None, {}, []))
-
-
-if __name__ == "__main__":
-    main()
+    return 0

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from forked_trainers import trainers_are_forked  # noqa: F401  # a fixture
 
 from emulation.experiments.compare import compare, problems
 from emulation.report import wording
@@ -51,7 +50,7 @@ def burn() -> Iterator[Callable[[bool], None]]:
 
 
 @pytest.mark.system
-@pytest.mark.usefixtures("requires_mininet", "trainers_are_forked")
+@pytest.mark.usefixtures("requires_mininet")
 def test_a_program_that_is_busy_beside_one_method_makes_no_speed_up(
     tmp_path: Path, burn: Callable[[bool], None]
 ) -> None:

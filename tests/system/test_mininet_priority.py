@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_trainers import trainers_are_forked  # noqa: F401  # a fixture
 
 from emulation.scenario.scenario import parse
 from emulation.testbed.certificate.fidelity import Bounds
@@ -18,7 +17,7 @@ from emulation.testbed.mininet.shaping import HTB_LEAF
 from switchagg.native import library
 from switchagg.priority import BEST_EFFORT, CLASSES, tos_of
 
-pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet", "trainers_are_forked")]
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 
 HERE = Path(__file__).parent
 LOAD = [sys.executable, "-S", str(HERE / "load.py")]

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from forked_trainers import trainers_are_forked  # noqa: F401  # a fixture
 
 from emulation.results.results import summary
 from emulation.scenario.errors import RunFailed
@@ -16,7 +15,7 @@ from emulation.testbed.mininet import mininet_run
 from emulation.testbed.mininet.mininet_run import run_method
 from transport.group.method_name import parse as parse_method
 
-pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet", "trainers_are_forked")]
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 METHOD = parse_method("ps@tcp")
 
 
@@ -87,7 +86,8 @@ def test_servers_that_keep_the_weights_train_and_are_counted(servers: int, codec
 
 
 def test_a_server_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mininet_run, "TRAINER", (str(Path(__file__).with_name("fake_trainer.py")),))
+    monkeypatch.setattr(mininet_run, "TRAINER", "fake_trainer")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setenv("FAKE_TRAINER", "silent 0")
 
     def kill_the_second(done: int, _total: int, _note: str) -> None:

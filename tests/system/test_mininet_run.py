@@ -92,7 +92,8 @@ def test_congestion_control_that_a_namespace_may_not_choose_is_refused(monkeypat
 @pytest.fixture
 def trouble(monkeypatch: pytest.MonkeyPatch, requires_mininet: None) -> Callable[[str], None]:
     """Installs the fake trainer; sets what shall go wrong."""
-    monkeypatch.setattr(mininet_run, "TRAINER", (str(Path(__file__).with_name("fake_trainer.py")),))
+    monkeypatch.setattr(mininet_run, "TRAINER", "fake_trainer")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     return lambda what: monkeypatch.setenv("FAKE_TRAINER", what)
 
 

@@ -4,7 +4,6 @@ the bytes of the bound."""
 from pathlib import Path
 
 import pytest
-from forked_trainers import trainers_are_forked  # noqa: F401  # a fixture
 
 from emulation.results.results import summary
 from emulation.scenario.scenario import parse
@@ -14,7 +13,7 @@ from emulation.testbed.trainers.trainer import read_config
 from emulation.testbed.trainers.trainer_messages import TrainerConfig
 from transport.group.method_name import parse as parse_method
 
-pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet", "trainers_are_forked")]
+pytestmark = [pytest.mark.system, pytest.mark.usefixtures("requires_mininet")]
 
 SMALL = """
 from dataclasses import replace
@@ -26,8 +25,7 @@ class Small(TensorTextTask):
         return Gpt(256, self.context, 64, heads=2, blocks=2, block=SharedBlock)
 for name in ("fsdp", "tp"):
     WORKLOADS[name] = replace(WORKLOADS[name], make=Small)
-from emulation.testbed.trainers.trainer import main
-main()
+from emulation.testbed.trainers.trainer import prepare, run_rank
 """
 
 
@@ -38,7 +36,9 @@ def test_a_model_that_ranks_share_trains_through_the_switch(
     workload: str, kinds: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch", reason="training needs torch")
-    monkeypatch.setattr(mininet_run, "TRAINER", ("-P", "-c", SMALL))
+    (tmp_path / "small_trainer.py").write_text(SMALL)
+    monkeypatch.setattr(mininet_run, "TRAINER", "small_trainer")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     scenario = parse(
         f'name = "{workload}"\ntitle = "Small"\n[methods]\nmininet = ["switch"]\n'
         "[topology]\nworkers = 2\nrate_bps = 500_000_000\n"

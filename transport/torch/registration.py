@@ -1,20 +1,9 @@
 """Makes PyTorch know the backend's name; imports nothing heavy, since every `import torch` may run it."""
 
-import re
 import warnings
 from typing import Any
 
 NAME = "switchagg"
-
-LEAST = (2, 11)
-"""The oldest PyTorch that has what is used here; pyproject.toml and docs/pytorch.md say the same."""
-
-
-def too_old(version: str) -> str:
-    """The remedy for a PyTorch of this version, like "2.13.0+cpu", in a line; "" if it is new enough."""
-    numbers = tuple(map(int, re.findall(r"\d+", version)[:2]))
-    least = ".".join(map(str, LEAST))
-    return "" if numbers >= LEAST else f"older than {least}, which switchagg needs; run: pip install 'torch>={least}'"
 
 
 def register() -> None:
@@ -34,6 +23,8 @@ def register() -> None:
 
 def _create(options: Any, backend_options: Any) -> Any:
     import torch
+
+    from transport.contracts.torch_version import too_old
 
     if fault := too_old(torch.__version__):
         raise RuntimeError(f"backend {NAME}: PyTorch {torch.__version__} is {fault}")

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from emulation.scenario.topologies.topology import Hop
 from emulation.testbed import netns, qdisc
@@ -36,6 +36,9 @@ from emulation.testbed.mininet.node_addresses import (
 )
 from emulation.testbed.mininet.services import RunningService, ServiceProcess
 from emulation.testbed.mininet.shaping import NetworkSpec, PortReport, UnfitError
+
+if TYPE_CHECKING:  # Mininet's own command runs this file under the system's Python, which has less
+    from emulation.testbed.nursery import Nursery, NurseryProcess
 
 _DEBIAN_MININET = Path("/usr/lib/python3/dist-packages/mininet")
 
@@ -406,6 +409,14 @@ class EmulatedNetwork:
         rank. `options`: Popen's."""
         process = netns.spawn(self.hosts[host].pid, command, **options)
         self._processes.append(process)
+        return process
+
+    def fork(
+        self, host: int, nursery: Nursery, entry: str, argument: str, environment: dict[str, str], log: IO[bytes]
+    ) -> NurseryProcess:
+        """As `spawn`, from a nursery, which ends later than the network: a process in a host's network."""
+        process = nursery.start(entry, argument, environment, log, self.hosts[host].pid)
+        self._processes.append(cast("subprocess.Popen[Any]", process))
         return process
 
     def counters(self) -> list[LinkCounters]:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from emulation.scenario.bounds import elements_of
 from emulation.scenario.errors import RunFailed
@@ -27,6 +27,7 @@ from emulation.testbed import netns, patience
 from emulation.testbed.mininet.node_addresses import NodeAddress, switch_places
 from emulation.testbed.mininet.services import RunningService, ServiceProcess, SwitchPlace, switchagg_command
 from emulation.testbed.mininet.shaping import NetworkSpec, UnfitError
+from emulation.testbed.nursery import Nursery, NurseryProcess
 from emulation.testbed.trainers.trainer_messages import GROUP_JOB, GROUP_PORT
 from switchagg.errors import SwitchaggError
 from switchagg.priority import CLASSES
@@ -279,6 +280,12 @@ class RunningScenario:
         interface = self.star.workers[rank].interface
         environment = {**self._environment, "GLOO_SOCKET_IFNAME": interface}
         return self.star.spawn(rank, command, **{**options, "env": environment})
+
+    def fork_rank(self, rank: int, nursery: Nursery, entry: str, argument: str, log: IO[bytes]) -> NurseryProcess:
+        """The same from a nursery, which ends later than the network. entry, argument, log: as of `Nursery.start`."""
+        interface = self.star.workers[rank].interface
+        environment = {**self._environment, "GLOO_SOCKET_IFNAME": interface}
+        return self.star.fork(rank, nursery, entry, argument, environment, log)
 
     @property
     def _environment(self) -> dict[str, str]:

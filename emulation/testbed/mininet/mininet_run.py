@@ -6,15 +6,15 @@ begins, since it is optional.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from emulation.results.results import (
     Certificate,
@@ -36,6 +36,7 @@ from emulation.testbed.mininet.flows import RunningFlows
 from emulation.testbed.mininet.launch import RENDEZVOUS_PORT, NetworkTraffic, RunningScenario, RunningSwitch, words_of
 from emulation.testbed.mininet.shaping import UnfitError
 from emulation.testbed.mininet.trainer_processes import EXIT_S, TrainerGroup, TrainerProcess
+from emulation.testbed.nursery import Nursery
 from emulation.testbed.patience import STARVED_MOST
 from emulation.testbed.trainers.trainer_messages import (
     ComputeAlone,
@@ -56,9 +57,7 @@ from transport.links.link_kinds import LINKS
 if TYPE_CHECKING:
     from emulation.testbed.mininet.emulated_network import EmulatedNetwork
 
-# The arguments of Python for each rank. -P, as for all our processes: a file of the user's folder named like a module
-# of a library must not take its place.
-TRAINER = ("-P", "-m", "emulation.testbed.trainers.trainer")
+TRAINER = "emulation.testbed.trainers.trainer"
 SILENCE_S, SILENCE_PER_WORKER_S = 60.0, 3.0  # importing torch takes seconds of CPU for every worker
 GRADIENT_BYTES_MOST = 50_000_000  # above every shipped workload's: sizes aren't known before the trainers are
 SLOW_FACTOR = 10.0  # how much slower than its bound a run may be before it is given up
@@ -90,33 +89,43 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
     out_dir keeps the network as read back, each rank's config and log, and the data plane's log. Raises RunFailed in
     one line; UnfitError if this machine can't honour the scenario.
     """
-    ((result, _),) = in_turn([_running(scenario, method, out_dir, progress, (hold_after(scenario),))])
+    with Nursery([f"{TRAINER}:prepare"]) as nursery:
+        ((result, _),) = in_turn([_running(scenario, method, out_dir, progress, (hold_after(scenario),), nursery)])
     return result
 
 
 def run_methods(
-    scenario: Scenario, methods: Sequence[MethodName], folder: Path, progress: Callable[[str, int, int, str], None]
+    scenario: Scenario,
+    methods: Sequence[MethodName],
+    folder: Path,
+    progress: Callable[[str, int, int, str], None],
+    nursery: Nursery | None = None,
 ) -> list[tuple[MethodResult, float]]:
     """Methods of a scenario in turn, block by block, so that what else happens on this machine meets all of them; each
     with the seconds that it took. Their networks and ranks stay meanwhile, and wait. So many methods take turns as
-    memory has room for. Raises as `run_method`.
+    memory has room for. nursery: which loads PyTorch, and outlives the run. Raises as `run_method`.
     """
     turns, results = turns_of(scenario), []
     most = len(methods) if turns is None else methods_at_once(scenario.topology.workers)
-    for first in range(0, len(methods), 1 if turns is None else most):
-        group = methods[first : first + (1 if turns is None else most)]
-        holds = (hold_after(scenario),) if turns is None or len(group) == 1 else turns.holds
-        running = [
-            _running(scenario, method, folder / method.slug, partial(progress, str(method)), holds) for method in group
-        ]
-        for result, seconds in in_turn(running):
-            if turns is not None and len(group) > 1:
-                rivals = [other for other in group if other != result.method]
-                result = dataclasses.replace(result, blocks=list(turns.blocks), in_turn_with=rivals)
-            if turns is not None and len(methods) > len(group):
-                note = f"Memory has room for the ranks of {most} methods at a time: not all took turns with this one."
-                result = dataclasses.replace(result, notes=[*result.notes, note])
-            results.append((result, seconds))
+    with contextlib.nullcontext(nursery) if nursery else Nursery([]) as fork:
+        fork.load([f"{TRAINER}:prepare"])
+        for first in range(0, len(methods), 1 if turns is None else most):
+            group = methods[first : first + (1 if turns is None else most)]
+            holds = (hold_after(scenario),) if turns is None or len(group) == 1 else turns.holds
+            running = [
+                _running(scenario, method, folder / method.slug, partial(progress, str(method)), holds, fork)
+                for method in group
+            ]
+            for result, seconds in in_turn(running):
+                if turns is not None and len(group) > 1:
+                    rivals = [other for other in group if other != result.method]
+                    result = dataclasses.replace(result, blocks=list(turns.blocks), in_turn_with=rivals)
+                if turns is not None and len(methods) > len(group):
+                    note = (
+                        f"Memory has room for the ranks of {most} methods at a time: not all took turns with this one."
+                    )
+                    result = dataclasses.replace(result, notes=[*result.notes, note])
+                results.append((result, seconds))
     return results
 
 
@@ -152,11 +161,16 @@ def methods_at_once(workers: int) -> int:
 
 
 def _running(
-    scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress, holds: tuple[int, ...]
+    scenario: Scenario,
+    method: MethodName,
+    out_dir: Path,
+    progress: Progress,
+    holds: tuple[int, ...],
+    nursery: Nursery,
 ) -> Generator[None, None, MethodResult]:
     """A method that yields at each of `holds`, when all ranks have done so many iterations and wait."""
     try:
-        return (yield from _run(scenario, method, out_dir, progress, holds))
+        return (yield from _run(scenario, method, out_dir, progress, holds, nursery))
     except (OSError, subprocess.SubprocessError) as error:  # a node that died under us, a program that failed
         raise RunFailed(
             f"{method}: the emulated network failed: {words_of(error)}; its logs are in {out_dir}"
@@ -164,7 +178,12 @@ def _running(
 
 
 def _run(
-    scenario: Scenario, method: MethodName, out_dir: Path, progress: Progress, holds: tuple[int, ...]
+    scenario: Scenario,
+    method: MethodName,
+    out_dir: Path,
+    progress: Progress,
+    holds: tuple[int, ...],
+    nursery: Nursery,
 ) -> Generator[None, None, MethodResult]:
     total, workers = scenario.workload.iterations, scenario.topology.workers
     stall_s, limit_s = time_limits(scenario, method)
@@ -178,7 +197,7 @@ def _run(
         read_back = network.facts
         write_json(out_dir / "network.json", read_back)
         progress(0, total, f"starting {workers} workers")
-        members = [_start(network, method, switch, rank, out_dir, holds) for rank in range(workers)]
+        members = [_start(network, method, switch, rank, out_dir, holds, nursery) for rank in range(workers)]
         with (
             RunningFlows(network.star, scenario) as flows,
             Observation(network.star, scenario, members, progress, flows) as observed,
@@ -391,6 +410,7 @@ def _start(
     rank: int,
     out_dir: Path,
     holds: tuple[int, ...],
+    nursery: Nursery,
 ) -> TrainerProcess:
     """Starts one rank's trainer on its host."""
     scenario, workers = network.scenario, network.star.workers
@@ -414,9 +434,8 @@ def _start(
     config_path = out_dir / f"rank-{rank}.json"
     write_config(config_path, config)
     log = (out_dir / f"rank-{rank}.log").open("w+b")
-    command = [sys.executable, *TRAINER, "--config", str(config_path.resolve())]
-    process = network.start_rank(rank, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
-    return TrainerProcess(rank, process, log)
+    process = network.fork_rank(rank, nursery, f"{TRAINER}:run_rank", str(config_path.resolve()), log)
+    return TrainerProcess(rank, cast("subprocess.Popen[bytes]", process), log)
 
 
 def _result(

@@ -115,18 +115,28 @@ EXAMPLE = """One rank alone, to try it:
 More: start one process per rank, each with its own `rank`, at about the same time."""
 
 
-def main() -> None:
+def prepare() -> None:
+    """Loads, before ranks are forked, what each of them would load."""
+    import torch._dynamo  # noqa: F401  # by DistributedDataParallel
+
+    import transport.torch.backend
+    import transport.torch.process_group
+    import transport.worker.session  # noqa: F401
+
+
+def run_rank(path: str) -> int:
+    """The whole life of a rank. path: of its configuration."""
     # Python's own handlers wait for the interpreter, which may be waiting for the network: end at once instead.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    arguments = parse_arguments()
     try:
-        config = read_config(arguments.config)
+        config = read_config(Path(path))
     except ValueError as error:
         sys.stderr.write(f"trainer: {error}\n")
-        sys.exit(2)
+        return 2
     guarded(config, Trainer.run)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_rank(str(parse_arguments().config)))

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -70,8 +71,30 @@ def test_a_package_that_does_not_import_is_missing_or_broken(tmp_path: Path, mon
     assert (finding.ok, finding.detail) == (False, "broken")
 
 
+def test_half_a_pytorch_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pip leaves it where it is interrupted, or a disk where a file is lost."""
+    info, folder = tmp_path / "torch-2.13.0.dist-info", tmp_path / "torch"
+    for path in (info, folder / "lib"):
+        path.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0\nRequires-Dist: numpy\n")
+    (info / "RECORD").write_text("torch/version.py,,\ntorch/nn.py,,\ntorch/__pycache__/nn.pyc,,\n")
+    (folder / "version.py").write_text("__version__, cuda = '2.13.0+cpu', None\n")
+    library = subprocess.run(
+        ["cc", "-shared", "-o", folder / "lib/libtorch_python.so", "-xc", "/dev/null"], check=False
+    )
+    if library.returncode:
+        pytest.skip("no C compiler")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert doctor.check("PyTorch").detail == "missing or broken"  # nn.py is
+    (folder / "nn.py").touch()
+    assert doctor.check("PyTorch").detail == "2.13.0+cpu, runs on the CPU"
+    (folder / "lib/libtorch_python.so").write_bytes(b"half a library")
+    assert not doctor.check("PyTorch").ok
+
+
 def test_a_pytorch_that_is_too_old_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `transport.torch.registration` words it, whose tests hold the words."""
+    """As `transport.contracts.torch_version` words it, whose tests hold the words."""
     said = "2.9.1+cpu None False older than 2.11, which switchagg needs; run: pip install 'torch>=2.11'"
     monkeypatch.setattr(doctor, "_answer", lambda *_: said)
     assert doctor.check("PyTorch") == MachineCheck(

@@ -74,6 +74,22 @@ def test_the_end_of_a_nursery_is_the_end_of_all(nursery: Nursery) -> None:
         assert not any(Path(f"/proc/{process.pid}").exists() for process in processes)
 
 
+def test_a_nursery_loads_more_when_it_is_told_and_ends_in_the_midst_of_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "later.py").write_text(MODULE)
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with tempfile.TemporaryFile() as log, Nursery(["a_module_that_is_not_installed"]) as nursery:
+        nursery.load(["later:prepare"])
+        process = nursery.start("later:answer", "hello", {"GREETING": "there"}, log)
+        process.stdin.close()
+        assert process.stdout.read() == b"hello there \n"
+        assert process.wait() == 3
+        nursery.load(["slow"])
+    assert not Path(f"/proc/{nursery.pid}").exists()
+
+
 def test_processes_end_with_a_nursery_that_is_killed(nursery: Nursery) -> None:
     with tempfile.TemporaryFile() as log:
         process = nursery.start("nursed:wait", "", {}, log)

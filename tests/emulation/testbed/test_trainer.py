@@ -69,6 +69,7 @@ streams = 3
 window_slots = 128
 """
 TRAINER = "emulation.testbed.trainers.trainer"
+RUN = f"\nimport sys\nfrom {TRAINER} import run_rank\nrun_rank(sys.argv[-1])\n"
 LIMIT_S = 300.0  # for machines that do much else
 HELD_S = 2.0
 
@@ -222,8 +223,6 @@ SHARDED = """
 from dataclasses import replace
 from emulation.scenario.workload_kinds import FSDP, WORKLOADS
 WORKLOADS["digits"] = replace(WORKLOADS["digits"], parallel=FSDP)
-from emulation.testbed.trainers.trainer import main
-main()
 """
 
 
@@ -232,7 +231,7 @@ def test_two_ranks_under_fsdp2_train_what_virtual_time_trains(
 ) -> None:
     """Bit by bit, as above: with every layer a unit of its own."""
     configurations = [configuration(rank, hold_at_end=True) for rank in range(2)]
-    members = start(*configurations, program=("-c", SHARDED))
+    members = start(*configurations, program=("-c", SHARDED + RUN))
 
     def go_on(done: int) -> None:
         if done == ITERATIONS:
@@ -283,7 +282,11 @@ def test_two_ranks_with_cut_layers_train_what_virtual_time_trains(
     """Up to rounding: PyTorch adds a bias at another place."""
     configurations = [configuration(rank, iterations=3) for rank in range(2)]
     members = start(
-        *configurations, program=("-c", f"{CUT}\nfrom emulation.testbed.trainers.trainer import main\nmain()")
+        *configurations,
+        program=(
+            "-c",
+            CUT + RUN,
+        ),
     )
     follow(members)
     table: dict[str, Any] = {}

@@ -176,7 +176,7 @@ def held(workload_, model, iteration):
     return loss(workload_, model, iteration)
 
 workload.RankWorkload.loss = held
-trainer.main()
+trainer.run_rank(sys.argv[-1])
 """
 """A trainer whose rank 1 takes as long for its third gradient as the test says."""
 

@@ -26,6 +26,7 @@ from switchagg.controller.admission import Controller
 from switchagg.errors import JobError
 from switchagg.join import Join
 from switchagg.membership import JoinRefused
+from transport.contracts import torch_version
 from transport.group.switch_group import SwitchGroup
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
@@ -102,9 +103,9 @@ def test_a_pytorch_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     root = Path(__file__).resolve().parents[3]
     with pytest.raises(RuntimeError, match=r"backend switchagg: PyTorch 2\.10\.1\+cu128 is older than 2\.11, which"):
         registration._create(None, None)
-    assert registration.too_old("2.11.0a0+git1234567") == registration.too_old("3.0") == ""
+    assert torch_version.too_old("2.11.0a0+git1234567") == torch_version.too_old("3.0") == ""
     extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert f"torch>={'.'.join(map(str, registration.LEAST))}" in extras["torch"]
+    assert f"torch>={'.'.join(map(str, torch_version.LEAST))}" in extras["torch"]
 
 
 def test_all_join(switch: FakeSwitch) -> None:
