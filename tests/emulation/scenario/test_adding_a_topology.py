@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
+from emulation.experiments import compare
 from emulation.scenario.bounds import NetworkParameters, algbw_bound, bound, busiest, loads
 from emulation.scenario.scenario import ScenarioError, canonical, parse
 from emulation.scenario.topologies.topology import Fabric, LinkSettings, Topology, TopologyLink, host_names
@@ -110,8 +111,12 @@ def test_faults_on_every_link_change_no_sum(method: str) -> None:
     assert runs[0].retransmissions > 0
 
 
-def test_the_command_line_trains_over_it_and_the_report_says_so(tmp_path: Path) -> None:
+def test_the_command_line_trains_over_it_and_the_report_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "toy.toml").write_text(SCENARIO)
+    # In this process, which alone knows the toy.
+    monkeypatch.setitem(compare.RUNNER_MODULES, "sim", "emulation.sim.simulated_run")
     done = CliRunner().invoke(app, ["compare", str(tmp_path / "toy.toml"), "--on", "sim", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     results = json.loads((tmp_path / "results.json").read_text())

@@ -13,6 +13,7 @@ import json, sys
 from pathlib import Path
 import toy_collective  # before anything reads the table
 from typer.testing import CliRunner
+from emulation.experiments import compare
 from emulation.experiments.bench import bench_figures
 from tools.bench import collective_times
 from emulation.experiments.bench.allreduce import bench_methods
@@ -37,6 +38,7 @@ Path("toy.toml").write_text(
     'name = "toy"\\ntitle = "A toy"\\n[methods]\\nsim = ["ring", "toy+p3", "toy"]\\n[topology]\\nworkers = 3\\n'
     '[workload]\\niterations = 2\\nwarmup_iterations = 1\\nbatch_per_worker = 4\\ncompute_ns = 1000000\\n'
 )
+compare.RUNNER_MODULES["sim"] = "emulation.sim.simulated_run"  # in this process, which alone knows the toy
 done = CliRunner().invoke(app, ["compare", "toy.toml", "--on", "sim", "--out", "out"])
 assert done.exit_code == 0, done.output
 found = json.loads(Path("out/results.json").read_text())["methods"][2]

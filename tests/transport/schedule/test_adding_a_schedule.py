@@ -12,6 +12,7 @@ from test_scheduler_plan import chain
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
+from emulation.experiments import compare
 from emulation.report import wording
 from emulation.scenario.scenario import parse as parse_scenario
 from emulation.sim.simulated_run import run_method
@@ -86,9 +87,11 @@ def test_it_trains_in_virtual_time(method: str, tmp_path: Path) -> None:
     assert len(set(result.parameter_hash_per_rank)) == 1
 
 
-def test_the_command_line_and_the_report_include_it(tmp_path: Path) -> None:
+def test_the_command_line_and_the_report_include_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario, out = tmp_path / "toy.toml", tmp_path / "out"
     scenario.write_text(SCENARIO)
+    # In this process, which alone knows the toy.
+    monkeypatch.setitem(compare.RUNNER_MODULES, "sim", "emulation.sim.simulated_run")
     done = CliRunner().invoke(app, ["compare", str(scenario), "--on", "sim", "--out", str(out)])
     assert done.exit_code == 0, done.output
     methods = json.loads((out / "results.json").read_text())["methods"]
