@@ -36,6 +36,8 @@ FIGURES = ("topology", "training", "breakdown", "matrix", "timeline", "iteration
 TRACE = "timeline.json"
 
 RUNNER_MODULES = {"mininet": "emulation.testbed.mininet.mininet_run", "sim": "emulation.experiments.virtual_methods"}
+"""Their processes load the package anew: a kind that is registered in the calling process alone trains in virtual time
+with `emulation.sim.simulated_run`, which has no processes."""
 
 
 @dataclass(frozen=True)

@@ -35,13 +35,7 @@ class PacketClock(VirtualClock):
     bytes. Raises JobError.
     """
 
-    def __init__(
-        self,
-        *,
-        events_max: int = 2_000_000_000,
-        trace: bool = False,
-        traced_bytes: int = ALL_BYTES,
-    ) -> None:
+    def __init__(self, *, events_max: int = 2_000_000_000, trace: bool = False, traced_bytes: int = ALL_BYTES) -> None:
         super().__init__(events_max=events_max, trace=trace)
         self.notices: list[Callable[[], None]] = []
         self._library = library.load_holding_gil()  # what it calls is mostly asked by C in turn

@@ -277,15 +277,14 @@ class RunningScenario:
 
     def start_rank(self, rank: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Starts a rank's process on its host, on one thread of computing. `options`: Popen's, but for `env`."""
-        interface = self.star.workers[rank].interface
-        environment = {**self._environment, "GLOO_SOCKET_IFNAME": interface}
-        return self.star.spawn(rank, command, **{**options, "env": environment})
+        return self.star.spawn(rank, command, **{**options, "env": self._environment_of(rank)})
 
     def fork_rank(self, rank: int, nursery: Nursery, entry: str, argument: str, log: IO[bytes]) -> NurseryProcess:
         """The same from a nursery, which ends later than the network. entry, argument, log: as of `Nursery.start`."""
-        interface = self.star.workers[rank].interface
-        environment = {**self._environment, "GLOO_SOCKET_IFNAME": interface}
-        return self.star.fork(rank, nursery, entry, argument, environment, log)
+        return self.star.fork(rank, nursery, entry, argument, self._environment_of(rank), log)
+
+    def _environment_of(self, rank: int) -> dict[str, str]:
+        return {**self._environment, "GLOO_SOCKET_IFNAME": self.star.workers[rank].interface}
 
     @property
     def _environment(self) -> dict[str, str]:
