@@ -43,7 +43,7 @@ def line(scenario: Scenario, where: str, name: MethodName) -> str:
     def run(level: str) -> MethodResult:
         return run_method(shortened(scenario, level), name, Path(), lambda *_: None)
 
-    if why := refusal(scenario, name, simulation_config(scenario, name.codec)):
+    if why := refusal(scenario, name, simulation_config(scenario, name)):
         return f"| {where} | {name} | | | packets only: {why} |"
     exact = communication_ms(run(PACKET))
     errors = [100 * (communication_ms(run(level)) / exact - 1) for level in (FLOW, FORMULA)]

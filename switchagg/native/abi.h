@@ -4,7 +4,7 @@
 #include <stdint.h>
 
 /* Raise it with every change of an exported function or struct. */
-#define SA_ABI 32u
+#define SA_ABI 33u
 
 #define SA_EXPORT __attribute__((visibility("default")))
 

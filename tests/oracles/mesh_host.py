@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from emulation.sim.host_costs import FlowPacer
 from emulation.sim.network.host_uplink import Alarm, ClassQueue, HostUplink
 from emulation.sim.network.simulated_link import (
-    AHEAD,
     CLASS_SHIFT,
     IP_BYTES,
     NODE_MASK,
@@ -179,7 +178,7 @@ class OracleMeshHost(MessageHost):
     def _acknowledge(self, peer: int, receiver: Receiver) -> None:
         now_ns = self._network.now_ns
         for ack in receiver.frames_to_send(now_ns):
-            self._link.send_ahead(ack, len(ack) + ETHERNET_BYTES + IP_BYTES, now_ns, self._address, peer | AHEAD)
+            self._link.send(ack, len(ack) + ETHERNET_BYTES + IP_BYTES, now_ns, self._address, peer)
         deadline_ns = receiver.next_deadline_ns()
         if deadline_ns is not None:
             self._alarm(peer, False).set(deadline_ns)

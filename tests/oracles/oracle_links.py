@@ -132,9 +132,7 @@ class OracleLink:
         self._cost: dict[int, tuple[int, int]] = {}  # size -> (ns, remainder)
         # str seeds go through SHA-512 in `random`, and random() itself is specified: stable everywhere
         self._random = random.Random(seed).random if config.faulty else None
-        self._tail, self._tail_ahead = (
-            TailDelays(config.tail, f"{seed} tail") if config.tail else None for _ in range(2)
-        )
+        self._tail = TailDelays(config.tail, f"{seed} tail") if config.tail else None
         self._span_ns = max(1, REORDER_SPAN_FRAMES * 1514 * 8_000_000_000 // config.rate_bps)
 
     def send(self, frame: Any, size_bytes: int, ready_ns: int, sender: int = 0, to: int = 0) -> bool:
@@ -182,21 +180,6 @@ class OracleLink:
         network = self.network
         network._sequence = sequence = network._sequence + 1
         heappush(network._heap, (arrival_ns, sequence, self.receive, frame, sender, to))
-        return True
-
-    def send_ahead(self, frame: Any, size_bytes: int, ready_ns: int, sender: int, to: int) -> bool:
-        """As `send`, past what waits, as acknowledgements go where queues are fair. Later frames are behind it."""
-        if self._free_ns <= ready_ns:
-            return self.send(frame, size_bytes, ready_ns, sender, to)
-        cost_ns, remainder = divmod(size_bytes * 8_000_000_000, self._rate)
-        later_ns, self._remainder = divmod(self._remainder + remainder, self._rate)
-        self._free_ns += cost_ns + later_ns
-        self.sent_frames += 1
-        self.sent_bytes += size_bytes
-        arrival_ns = ready_ns + cost_ns + (1 if remainder else 0) + self._delay_ns
-        if self._tail_ahead is not None:  # the same delays, in an order of its own
-            arrival_ns = self._tail_ahead.arrival_ns(arrival_ns, cost_ns)
-        self._deliver(arrival_ns, frame, size_bytes, sender, to)
         return True
 
     def _deliver(self, arrival_ns: int, frame: Any, size_bytes: int, sender: int, to: int) -> None:

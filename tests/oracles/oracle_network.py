@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from emulation.scenario.topologies.topology import Hop
 from emulation.sim.lossless.lossless_network import LosslessNetwork
 from emulation.sim.network.endpoint_host import EndpointHost
-from emulation.sim.network.simulated_link import AHEAD, CE, NODE_MASK, UDP_FRAMING_BYTES, LinkConfig
+from emulation.sim.network.simulated_link import CE, NODE_MASK, UDP_FRAMING_BYTES, LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.switched_network import NO_ADDRESS, SwitchedNetwork
 from emulation.sim.network.virtual_clock import Action, VirtualClock
@@ -72,10 +72,6 @@ class OraclePaths(HashedPaths):
         """As of `OracleLink`."""
         return self.link(frame, ready_ns, sender, to).send(frame, size_bytes, ready_ns, sender, to)
 
-    def send_ahead(self, frame: Any, size_bytes: int, ready_ns: int, sender: int, to: int) -> bool:
-        """As of `OracleLink`."""
-        return self.link(frame, ready_ns, sender, to).send_ahead(frame, size_bytes, ready_ns, sender, to)
-
 
 class OracleSprayedPaths(OraclePaths):
     """A frame takes the link with the shortest queue here, whatever its flow; equal links take turns."""
@@ -131,8 +127,7 @@ class OracleSwitch:
             self._process(frame, sender, to)
             return
         port = self.ports[to & NODE_MASK]
-        send = port.send_ahead if to & AHEAD else port.send
-        send(frame, len_of(frame) + framing_bytes_of(frame), self._time.now_ns + self._latency_ns, sender, to)
+        port.send(frame, len_of(frame) + framing_bytes_of(frame), self._time.now_ns + self._latency_ns, sender, to)
 
     def _process(self, frame: Any, sender: int, to: int) -> None:
         if frame.__class__ is CorruptedFrame:

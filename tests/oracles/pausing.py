@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from emulation.sim.lossless.pausing import PAUSE_FRAME_BYTES, PfcConfig
-from emulation.sim.network.simulated_link import AHEAD, CE, CLASS_MASK, CLASS_SHIFT, ECT, LinkConfig
+from emulation.sim.network.simulated_link import CE, CLASS_MASK, CLASS_SHIFT, ECT, LinkConfig
 from emulation.sim.network.virtual_clock import Action, VirtualClock
 from switchagg.priority import BEST_EFFORT, CLASSES
 from tests.oracles.oracle_links import OracleLink
@@ -113,8 +113,6 @@ class OraclePausableLink(OracleLink):
     def _ready(self, waiting: _Waiting, _frame: None, _sender: int, _to: int) -> None:
         self._enqueue(waiting)
 
-    send_ahead = send  # past what waits in its class; see `_enqueue`
-
     def backlog_bytes(self, now_ns: int) -> int:
         """Queued in all classes, with the rest of the frame on the wire."""
         rest = max(0, self._free_ns - now_ns) * self._rate // 8_000_000_000 if self._serving else 0
@@ -166,7 +164,7 @@ class OraclePausableLink(OracleLink):
         self.sent_bytes += waiting.size_bytes
         self._queued[kind] += waiting.size_bytes
         self.most_bytes = max(self.most_bytes, self._queued[kind])
-        (self._queues[kind].appendleft if waiting.to & AHEAD else self._queues[kind].append)(waiting)
+        self._queues[kind].append(waiting)
         self._serve()
         return True
 

@@ -8,7 +8,6 @@ from collections import deque
 from typing import Any
 
 from emulation.sim.network.simulated_link import (
-    AHEAD,
     CE,
     CLASS_MASK,
     CLASS_SHIFT,
@@ -49,8 +48,6 @@ class OracleStrictLink(OracleLink):
         self.network.schedule(ready_ns, self._ready, None, sender, to)
         return True
 
-    send_ahead = send  # past what waits in its own class; see `_enqueue`
-
     def _ready(self, _frame: None, sender: int, to: int) -> None:
         frame, size_bytes = self._later.popleft()
         self._enqueue(frame, size_bytes, sender, to)
@@ -82,8 +79,7 @@ class OracleStrictLink(OracleLink):
         self.sent_bytes += size_bytes
         self._held[kind] += units
         self._waiting += 1
-        put = self._queues[kind].appendleft if to & AHEAD else self._queues[kind].append
-        put((frame, size_bytes, sender, to))
+        self._queues[kind].append((frame, size_bytes, sender, to))
         if self._wire_ns < now_ns and self._waiting == 1:  # the wire is idle: since when doesn't matter
             self._wire_ns, self._wire_remainder = now_ns, 0
             self._serve()

@@ -65,10 +65,6 @@ class SimulatedLink:
         frame: as of `PythonHosts`. ready_ns is now or later and never before the ready_ns of the send before."""
         return self.network.hosts.send(self.handle, frame, size_bytes, ready_ns, sender, to)
 
-    def send_ahead(self, frame: Any, size_bytes: int, ready_ns: int, sender: int, to: int) -> bool:
-        """As `send`, past what waits, as acknowledgements go where queues are fair. Later frames are behind it."""
-        return self.network.hosts.send(self.handle, frame, size_bytes, ready_ns, sender, to, ahead=True)
-
     def backlog(self, _left: Callable[[], None]) -> int | None:
         """What `send_held` of a link that can be paused needs, so that left() is called when a frame has left it; None:
         this link is never paused, and `time_at_backlog_ns` says when."""

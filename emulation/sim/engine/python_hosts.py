@@ -87,7 +87,6 @@ class PythonHosts:
         ready_ns: int,
         sender: int,
         to: int,
-        ahead: bool = False,
         backlog: int | None = None,
     ) -> bool:
         """As of `SimulatedLink`, on a link in C. backlog: what C has of the sender's frames in its host's queue."""
@@ -95,13 +94,13 @@ class PythonHosts:
         accepted: int
         if kind is np.ndarray or kind is bytes:
             data = frame if kind is bytes else frame.tobytes()
-            way = self._handle, link, ahead, kind is np.ndarray
+            way = self._handle, link, kind is np.ndarray
             accepted = self._library.sa_sim_send_bytes(*way, data, len(data), size_bytes, ready_ns, sender, to)
         else:
             _keep(self._objects, self._state.next, frame)
             crc = zlib.crc32(frame.data) if self._traced else 0
             facts = len(frame), size_bytes, frame.flow, crc, backlog
-            accepted = self._library.sa_sim_send_object(self._handle, link, ahead, *facts, ready_ns, sender, to)
+            accepted = self._library.sa_sim_send_object(self._handle, link, *facts, ready_ns, sender, to)
         if accepted < 0:
             raise MemoryError("no memory for a frame")
         return bool(accepted)

@@ -143,7 +143,7 @@ class IdleNetworkCall:
         # A link as fast as several hosts' serves as many trains beside each other: when each lane has sent its own.
         lanes = [max(1, int(slowest / byte_ns + 0.001)) for byte_ns in network.byte_ns]
         self._free_ns = [[0.0] * width for width in lanes]
-        self._ahead = [0] * links  # bytes of acknowledgements that go before the next message
+        self._ack_bytes = [0] * links  # of acknowledgements that the link has to send beside the next message
         self._busy_ns = np.zeros(links)
         self._sent_bytes, self._received_bytes = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self._queues: list[deque[ReadyMessage]] = [deque() for _ in actors]
@@ -254,8 +254,8 @@ class IdleNetworkCall:
             cost, lanes = network.byte_ns[link], self._free_ns[link]
             free_ns = min(lanes)
             begin_ns = max(first_ns, free_ns)
-            acks = self._ahead[link] if free_ns >= first_ns else 0
-            self._ahead[link] = 0
+            acks = self._ack_bytes[link] if free_ns >= first_ns else 0
+            self._ack_bytes[link] = 0
             lanes[lanes.index(free_ns)] = begin_ns + (wire + acks) * cost * len(lanes)
             end_ns = max(begin_ns + (wire + acks) * cost, last_ns + full * cost)
             self._busy_ns[link] += wire * cost
@@ -282,7 +282,8 @@ class IdleNetworkCall:
         self._received_bytes[to] += wire
 
     def _acknowledge(self, now_ns: float, member: int, to: int, frames: int) -> None:
-        """Acknowledgements go past what waits: the last one now, those before it while the message came."""
+        """Acknowledgements take the links' time, not their own: the last one now, those before it while the message
+        came. What they wait for, and so the shares of connections that meet in a port, only packets show."""
         how, network = self._how, self._network
         count = -(-frames // how.ack_every)
         route = network.route(self._members[member], self._members[to])
@@ -291,7 +292,7 @@ class IdleNetworkCall:
             self._busy_ns[link] += count * how.ack_bytes * cost
             lanes = self._free_ns[link]
             if min(lanes) > now_ns:
-                self._ahead[link] += count * how.ack_bytes
+                self._ack_bytes[link] += count * how.ack_bytes
             elif not place and len(lanes) == 1:  # later links are free until it comes
                 lanes[0] = now_ns + how.ack_bytes * cost
             now_ns += how.ack_bytes * cost + route.pauses_ns[place]

@@ -68,10 +68,7 @@ static void send(struct sim_switch *at, struct sim_body *body, int64_t ready_ns,
         at->sim->queue.lacking = 1;
         return;
     }
-    if (to & SIM_AHEAD)
-        sim_link_send_ahead(link, body, ready_ns, sender, to);
-    else
-        sim_link_send(link, body, ready_ns, sender, to);
+    sim_link_send(link, body, ready_ns, sender, to);
 }
 
 /* ---- what is for the switch itself */
@@ -150,9 +147,9 @@ static void look(void *object, const struct sim_entry *entry, uint32_t step) {
     if (step == 0)
         __builtin_prefetch(port);
     else if (port->link && step == 1)
-        sim_link_look(port->link, entry->to);
+        sim_link_look(port->link);
     else if (port->link)
-        sim_link_look_at_place(port->link, entry->to);
+        sim_link_look_at_place(port->link);
 }
 
 static inline struct sim_node *node_at(const struct sa_sim *sim, uint32_t address) {

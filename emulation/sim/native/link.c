@@ -53,18 +53,17 @@ static void damage(struct sim_link *link, struct sim_body **body) {
     sim_body_damage(copy, (uint16_t)burst, first_bit);
 }
 
-static inline void arrive(struct sim_link *link, struct sim_lane *lane, int64_t time_ns, struct sim_body *body,
-                          uint32_t sender, uint32_t to) {
+static inline void arrive(struct sim_link *link, int64_t time_ns, struct sim_body *body, uint32_t sender, uint32_t to) {
     link->delivered_frames++;
     link->delivered_bytes += body->wire_bytes;
     if (link->end == link->sim)
-        sim_queue_lane(&link->sim->queue, lane, time_ns, body, sender, to);
+        sim_queue_lane(&link->sim->queue, &link->lane, time_ns, body, sender, to);
     else
-        sim_cross(link, lane, time_ns, body, sender, to);
+        sim_cross(link, time_ns, body, sender, to);
 }
 
-static void deliver_with_faults(struct sim_link *link, struct sim_lane *lane, int64_t arrival_ns, struct sim_body *body,
-                                uint32_t sender, uint32_t to) {
+static void deliver_with_faults(struct sim_link *link, int64_t arrival_ns, struct sim_body *body, uint32_t sender,
+                                uint32_t to) {
     struct sim_faults *faults = link->random;
     struct sim_mersenne *random = &faults->random;
     if (faults->loss > 0 && sim_mersenne_next(random) < faults->loss) {
@@ -86,24 +85,25 @@ static void deliver_with_faults(struct sim_link *link, struct sim_lane *lane, in
         link->faults[SIM_HELD_BACK]++;
         times_ns[0] += 1 + (int64_t)(sim_mersenne_next(random) * (double)faults->span_ns);
     }
-    for (uint32_t i = 0; i < copies; i++) arrive(link, lane, times_ns[i], body, sender, to);
+    for (uint32_t i = 0; i < copies; i++) arrive(link, times_ns[i], body, sender, to);
 }
 
-static inline void deliver(struct sim_link *link, struct sim_lane *lane, int64_t arrival_ns, struct sim_body *body,
-                           uint32_t sender, uint32_t to) {
+static inline void deliver(struct sim_link *link, int64_t arrival_ns, struct sim_body *body, uint32_t sender,
+                           uint32_t to) {
     if (!link->is_plain && link->random) {
-        if (link->random->tails) {
+        struct sim_tail *tail = &link->random->tail;
+        if (tail->facts.words) {
             int64_t frame_ns = (int64_t)((sim_units)body->wire_bytes * SIM_UNITS / link->rate_bps);
-            arrival_ns = sim_tail_arrival_ns(&link->random->tails[lane == &link->ahead], arrival_ns, frame_ns);
+            arrival_ns = sim_tail_arrival_ns(tail, arrival_ns, frame_ns);
         }
-        deliver_with_faults(link, lane, arrival_ns, body, sender, to);
+        deliver_with_faults(link, arrival_ns, body, sender, to);
         return;
     }
-    arrive(link, lane, arrival_ns, body, sender, to);
+    arrive(link, arrival_ns, body, sender, to);
 }
 
 void sim_link_deliver(struct sim_link *link, int64_t arrival_ns, struct sim_body *body, uint32_t sender, uint32_t to) {
-    deliver(link, &link->lane, arrival_ns, body, sender, to);
+    deliver(link, arrival_ns, body, sender, to);
 }
 
 /* Treats a frame that finds a long queue; 0: it is dropped. */
@@ -137,27 +137,7 @@ int sim_link_send(struct sim_link *link, struct sim_body *body, int64_t ready_ns
     sim_link_after(link, &link->free_ns, &link->remainder, bytes);
     link->sent_frames++;
     link->sent_bytes += bytes;
-    deliver(link, &link->lane, link->free_ns + link->delay_ns + (link->remainder > 0), body, sender, to);
-    return 1;
-}
-
-int sim_link_send_ahead(struct sim_link *link, struct sim_body *body, int64_t ready_ns, uint32_t sender, uint32_t to) {
-    if (link->free_ns <= ready_ns || (!link->is_plain && link->queue_up)) return sim_link_send(link, body, ready_ns, sender, to);
-    struct sim_lane *lane = &link->ahead;
-    if (!lane->act) {
-        if (sim_queue_add_lane(&link->sim->queue, lane, link->delay_ns)) {
-            link->sim->queue.lacking = 1;
-            return 0;
-        }
-        lane->act = link->lane.act, lane->object = link->lane.object, lane->look = link->lane.look;
-    }
-    int64_t own_ns = 0;
-    uint64_t own_remainder = 0;
-    sim_link_after(link, &own_ns, &own_remainder, body->wire_bytes);
-    sim_link_after(link, &link->free_ns, &link->remainder, body->wire_bytes);
-    link->sent_frames++;
-    link->sent_bytes += body->wire_bytes;
-    deliver(link, lane, ready_ns + own_ns + (own_remainder > 0) + link->delay_ns, body, sender, to);
+    deliver(link, link->free_ns + link->delay_ns + (link->remainder > 0), body, sender, to);
     return 1;
 }
 
@@ -189,9 +169,7 @@ static void link_free(struct sim_node *node) {
     struct sim_link *link = (struct sim_link *)(void *)((uint8_t *)node - offsetof(struct sim_link, node));
     sim_strict_free(link->strict);
     free(link->lane.ring);
-    free(link->ahead.ring);
     for (uint32_t i = 0; i < 2; i++) free(link->crossings[i].entries);
-    if (link->random) free(link->random->tails);
     free(link->random);
     free(link);
 }
@@ -213,13 +191,7 @@ static struct sim_faults *faults_new(const struct sim_link_facts *facts) {
     faults->reorder = facts->reorder, faults->corrupt = facts->corrupt;
     faults->span_ns = span_ns ? (int64_t)span_ns : 1;
     if (facts->words) memcpy(&faults->random, facts->words, sizeof faults->random);
-    if (!facts->tail.words) return faults;
-    faults->tails = malloc(2 * sizeof *faults->tails);
-    if (!faults->tails) {
-        free(faults);
-        return NULL;
-    }
-    for (uint32_t i = 0; i < 2; i++) sim_tail_begin(&faults->tails[i], &facts->tail);
+    if (facts->tail.words) sim_tail_begin(&faults->tail, &facts->tail);
     return faults;
 }
 
@@ -247,7 +219,6 @@ void sim_link_lead_to(struct sim_link *link, sim_action act, void *object, sim_l
     link->lane.act = act;
     link->lane.object = object;
     link->lane.look = look;
-    if (link->end != link->sim) link->ahead.act = act, link->ahead.object = object, link->ahead.look = look;
 }
 
 void sim_link_end_in(struct sim_link *link, struct sa_sim *end) {
@@ -257,7 +228,6 @@ void sim_link_end_in(struct sim_link *link, struct sa_sim *end) {
     if (end == link->sim) return;
     link->next_incoming = end->incoming;
     end->incoming = link;
-    if (sim_queue_add_lane(&end->queue, &link->ahead, link->delay_ns)) end->queue.lacking = 1;
     if (!all->least_ns || link->delay_ns < all->least_ns) all->least_ns = link->delay_ns;
 }
 
@@ -266,18 +236,10 @@ static void lose(void *object, struct sim_body *body, uint32_t sender, uint32_t 
     drop(object, body, SIM_LOST); /* in turn: the link is another partition's, perhaps */
 }
 
-static void end_at(struct sim_lane *lane, const struct sim_arrival *end) {
-    if (!lane->act) return; /* the lane isn't there yet */
-    lane->act = end->act;
-    lane->object = end->object;
-    lane->look = end->look;
-}
-
 void sim_link_cut(struct sim_link *link, uint32_t is_cut) {
     if ((link->whole.act != NULL) == (is_cut != 0)) return;
     link->sim->all->in_turn = 1;
     struct sim_arrival end = is_cut ? (struct sim_arrival){lose, link, NULL} : link->whole;
     link->whole = is_cut ? (struct sim_arrival){link->lane.act, link->lane.object, link->lane.look} : (struct sim_arrival){0};
-    end_at(&link->lane, &end);
-    end_at(&link->ahead, &end);
+    sim_link_lead_to(link, end.act, end.object, end.look);
 }

@@ -22,12 +22,12 @@ struct sim_link_facts {
     uint32_t strict;
 };
 
-/* Most links lack these. tails: of frames in order, and of those that go past them; or NULL. */
+/* Most links lack these. tail: words is NULL without one. */
 struct sim_faults {
     double loss, duplicate, reorder, corrupt;
     int64_t span_ns;
     struct sim_mersenne random;
-    struct sim_tail *tails;
+    struct sim_tail tail;
 };
 
 /* What happens to frames at the end of a link: as of a lane. */
@@ -42,13 +42,8 @@ struct sim_strict;
 struct sim_pausing;
 
 /* Frames on their way to another partition, until the window is over. */
-struct sim_crossing {
-    struct sim_entry entry;
-    uint32_t ahead;
-};
-
 struct sim_crossings {
-    struct sim_crossing *entries;
+    struct sim_entry *entries;
     uint32_t count, room;
 };
 
@@ -70,7 +65,6 @@ struct sim_link {
     int64_t calm_ns; /* a queue that it sends in less time refuses and marks nothing */
     uint32_t is_plain; /* without faults, tails, classes and pauses */
     uint32_t users;    /* addresses at the host it comes from */
-    struct sim_lane ahead; /* of frames that go past what waits; once there is one */
     uint64_t marked_frames;
     uint64_t faults[SIM_FAULTS];
     sim_units queue_units, ecn_units, drop_units;
@@ -86,9 +80,6 @@ struct sim_link {
 
 /* Queue a frame at ready_ns, framing included in its wire_bytes; 0: it was dropped. Takes over the hold on the body. */
 int sim_link_send(struct sim_link *link, struct sim_body *body, int64_t ready_ns, uint32_t sender, uint32_t to);
-
-/* The same past what waits, as acknowledgements go where queues are fair. */
-int sim_link_send_ahead(struct sim_link *link, struct sim_body *body, int64_t ready_ns, uint32_t sender, uint32_t to);
 
 /* Bytes queued and not yet sent, rounded up; and the first instant at which no more than so many are left. */
 uint64_t sim_link_backlog_bytes(const struct sim_link *link, int64_t now_ns);
@@ -116,16 +107,15 @@ void sim_link_end_in(struct sim_link *link, struct sa_sim *end);
 void sim_link_cut(struct sim_link *link, uint32_t is_cut);
 
 /* Fetch what sending on it will use: itself, then the place of the next frame. */
-static inline void sim_link_look(const struct sim_link *link, uint32_t to) {
-    __builtin_prefetch(to & SIM_AHEAD ? &link->ahead : &link->lane, 1);
+static inline void sim_link_look(const struct sim_link *link) {
+    __builtin_prefetch(&link->lane, 1);
     __builtin_prefetch(&link->free_ns, 1);
     __builtin_prefetch(&link->costs, 1);
 }
 
-static inline void sim_link_look_at_place(const struct sim_link *link, uint32_t to) {
-    if (link->end != link->sim) return;
-    const struct sim_lane *lane = to & SIM_AHEAD ? &link->ahead : &link->lane;
-    __builtin_prefetch(&lane->ring[lane->tail & lane->mask], 1);
+static inline void sim_link_look_at_place(const struct sim_link *link) {
+    const struct sim_lane *lane = &link->lane;
+    if (link->end == link->sim) __builtin_prefetch(&lane->ring[lane->tail & lane->mask], 1);
 }
 
 #endif

@@ -289,7 +289,7 @@ static void acknowledge(struct sim_member *member, struct incoming *in) {
     struct sa_ack ack;
     if (sa_receiver_next(&in->receiver, sim->now_ns, &ack)) {
         struct sim_body *body = sim_ack_frame(sim, &ack, in->connection);
-        if (body) sim_link_send_ahead(member->link, body, sim->now_ns, member->address, in->peer | SIM_AHEAD);
+        if (body) sim_link_send(member->link, body, sim->now_ns, member->address, in->peer);
     }
     sim_alarm_set(&in->alarm, in->receiver.ack_at_ns);
 }
@@ -388,14 +388,14 @@ static void receive(struct sim_node *node, struct sim_body *body, uint32_t sende
 /* Whom it is from, it has had to do with last, most often. */
 static void look(struct sim_node *node, const struct sim_entry *entry, uint32_t step) {
     const struct sim_member *member = (const struct sim_member *)node;
-    bool is_answer = entry->to & SIM_AHEAD;
+    bool is_answer = !sim_has_segment(entry->body);
     if (step == 1) {
         const char *connection = is_answer ? (const char *)member->last_out : (const char *)member->last_in;
         size_t bytes = is_answer ? sizeof *member->last_out : sizeof *member->last_in;
         for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(connection + at, 1);
-        if (!is_answer) sim_link_look(member->link, SIM_AHEAD);
+        if (!is_answer) sim_link_look(member->link);
     } else if (!is_answer) {
-        sim_link_look_at_place(member->link, SIM_AHEAD);
+        sim_link_look_at_place(member->link);
     } else if (member->last_out) {
         sa_sender_look(&member->last_out->sender);
     }

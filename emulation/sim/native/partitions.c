@@ -11,10 +11,7 @@
 
 static void take_in(struct sa_sim *sim, struct sim_link *link, uint32_t parity) {
     struct sim_crossings *crossings = &link->crossings[parity];
-    for (uint32_t i = 0; i < crossings->count; i++) {
-        const struct sim_crossing *crossing = &crossings->entries[i];
-        sim_queue_entry(&sim->queue, crossing->ahead ? &link->ahead : &link->lane, &crossing->entry);
-    }
+    for (uint32_t i = 0; i < crossings->count; i++) sim_queue_entry(&sim->queue, &link->lane, &crossings->entries[i]);
     crossings->count = 0;
 }
 
@@ -24,15 +21,14 @@ static void take_all_in(struct sa_sim *sim, uint32_t parity) {
 
 static int crossings_grow(struct sim_crossings *crossings) {
     uint32_t room = crossings->room ? 2 * crossings->room : 16;
-    struct sim_crossing *entries = realloc(crossings->entries, room * sizeof *entries);
+    struct sim_entry *entries = realloc(crossings->entries, room * sizeof *entries);
     if (!entries) return -1;
     crossings->entries = entries;
     crossings->room = room;
     return 0;
 }
 
-void sim_cross(struct sim_link *link, struct sim_lane *lane, int64_t time_ns, struct sim_body *body, uint32_t sender,
-               uint32_t to) {
+void sim_cross(struct sim_link *link, int64_t time_ns, struct sim_body *body, uint32_t sender, uint32_t to) {
     struct sa_sim *sim = link->sim;
     struct sim_partitions *all = sim->all;
     if (!(body = sim_body_own(&sim->pool, body))) { /* holders are counted by one thread */
@@ -41,7 +37,7 @@ void sim_cross(struct sim_link *link, struct sim_lane *lane, int64_t time_ns, st
     }
     struct sim_entry entry = {time_ns, ++sim->queue.sequence, body, sender, to};
     if (!all->in_window) {
-        sim_queue_entry(&link->end->queue, lane, &entry);
+        sim_queue_entry(&link->end->queue, &link->lane, &entry);
         all->changed = link->end->number;
         all->changes++;
         return;
@@ -51,7 +47,7 @@ void sim_cross(struct sim_link *link, struct sim_lane *lane, int64_t time_ns, st
         sim->queue.lacking = 1;
         return;
     }
-    crossings->entries[crossings->count++] = (struct sim_crossing){entry, lane == &link->ahead};
+    crossings->entries[crossings->count++] = entry;
     if (time_ns < sim->sent_ns) sim->sent_ns = time_ns;
 }
 

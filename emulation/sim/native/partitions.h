@@ -45,8 +45,7 @@ struct sim_partitions {
 };
 
 /* Hand a frame to the partition at the link's end. It takes over the hold on the body. */
-void sim_cross(struct sim_link *link, struct sim_lane *lane, int64_t time_ns, struct sim_body *body, uint32_t sender,
-               uint32_t to);
+void sim_cross(struct sim_link *link, int64_t time_ns, struct sim_body *body, uint32_t sender, uint32_t to);
 
 /* Before Python is called: all clocks are right. */
 void sim_before_python(struct sa_sim *sim);

@@ -155,7 +155,7 @@ static int enqueue(struct sim_pausing *pausing, struct sim_waiting waiting) {
     link->sent_bytes += bytes;
     pausing->queued[kind] += bytes;
     if (pausing->queued[kind] > pausing->most_bytes) pausing->most_bytes = pausing->queued[kind];
-    sim_deque_put(link->sim, &pausing->queues[kind], waiting, (waiting.to & SIM_AHEAD) != 0);
+    sim_deque_put(link->sim, &pausing->queues[kind], waiting);
     serve(pausing);
     return 1;
 }
@@ -171,7 +171,7 @@ static int send(struct sim_link *link, struct sim_body *body, int64_t ready_ns, 
     struct sim_waiting waiting = {body, pausing->pfc->now, sender, to};
     if (waiting.charge) waiting.charge->frames++;
     if (ready_ns <= link->sim->now_ns) return enqueue(pausing, waiting);
-    sim_deque_put(link->sim, &pausing->later, waiting, 0);
+    sim_deque_put(link->sim, &pausing->later, waiting);
     sim_schedule(link->sim, ready_ns, ready, pausing, 0, 0);
     return 1;
 }

@@ -80,15 +80,14 @@ static void receive(struct sim_node *node, struct sim_body *body, uint32_t sende
     sim_body_let_go(&python->sim->pool, body);
 }
 
-static int queue(struct sim_link *link, uint32_t ahead, struct sim_body *body, int64_t ready_ns, uint32_t sender,
-                 uint32_t to) {
+static int queue(struct sim_link *link, struct sim_body *body, int64_t ready_ns, uint32_t sender, uint32_t to) {
     link->sim->all->in_turn = 1;
-    return ahead ? sim_link_send_ahead(link, body, ready_ns, sender, to) : sim_link_send(link, body, ready_ns, sender, to);
+    return sim_link_send(link, body, ready_ns, sender, to);
 }
 
-int sa_sim_send_object(struct sim_python *python, struct sim_link *link, uint32_t ahead, uint32_t length,
-                       uint32_t wire_bytes, uint32_t flow, uint32_t crc, struct sim_charge *charge, int64_t ready_ns,
-                       uint32_t sender, uint32_t to) {
+int sa_sim_send_object(struct sim_python *python, struct sim_link *link, uint32_t length, uint32_t wire_bytes,
+                       uint32_t flow, uint32_t crc, struct sim_charge *charge, int64_t ready_ns, uint32_t sender,
+                       uint32_t to) {
     uint32_t room = (uint32_t)(sizeof(struct sim_body) - offsetof(struct sim_body, data) + sizeof(struct object));
     struct sim_body *body = sim_body(python->sim, room);
     if (!body) return -1;
@@ -100,9 +99,9 @@ int sa_sim_send_object(struct sim_python *python, struct sim_link *link, uint32_
     body->length = length;
     body->wire_bytes = wire_bytes;
     body->flow = flow;
-    if (!charge) return queue(link, ahead, body, ready_ns, sender, to);
+    if (!charge) return queue(link, body, ready_ns, sender, to);
     struct sim_charge *outer = sim_pausing_charge(link, charge);
-    int accepted = queue(link, ahead, body, ready_ns, sender, to);
+    int accepted = queue(link, body, ready_ns, sender, to);
     sim_pausing_charge(link, outer);
     return accepted;
 }
@@ -115,14 +114,13 @@ static struct sim_body *body_of(struct sa_sim *sim, const uint8_t *data, uint32_
     return body;
 }
 
-int sa_sim_send_bytes(struct sim_python *python, struct sim_link *link, uint32_t ahead, uint32_t is_packet,
-                      const uint8_t *data, uint32_t length, uint32_t wire_bytes, int64_t ready_ns, uint32_t sender,
-                      uint32_t to) {
+int sa_sim_send_bytes(struct sim_python *python, struct sim_link *link, uint32_t is_packet, const uint8_t *data,
+                      uint32_t length, uint32_t wire_bytes, int64_t ready_ns, uint32_t sender, uint32_t to) {
     struct sim_body *body = body_of(python->sim, data, length);
     if (!body) return -1;
     body->kind = is_packet ? NULL : &BYTES;
     body->wire_bytes = wire_bytes;
-    return queue(link, ahead, body, ready_ns, sender, to);
+    return queue(link, body, ready_ns, sender, to);
 }
 
 int sa_sim_send_results(struct sim_switch *at, const uint8_t *packets, uint32_t count, uint32_t length,

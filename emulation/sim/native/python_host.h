@@ -39,14 +39,14 @@ SA_EXPORT int sa_sim_python_at(struct sim_python *python, uint32_t address);
 /* Let packets for a switch go to its program in Python, or, NULL, to its plane. */
 SA_EXPORT void sa_sim_program(struct sim_switch *at, struct sim_python *python, uint32_t address);
 
-/* Queue the object that Python keeps as `next` on a link; ahead: past what waits. length, flow, crc: as of a body and its
+/* Queue the object that Python keeps as `next` on a link. length, flow, crc: as of a body and its
    digest. charge: of sa_sim_backlog, or NULL. 1; 0: it was dropped; -1: no memory. */
-SA_EXPORT int sa_sim_send_object(struct sim_python *python, struct sim_link *link, uint32_t ahead, uint32_t length,
+SA_EXPORT int sa_sim_send_object(struct sim_python *python, struct sim_link *link, uint32_t length,
                                  uint32_t wire_bytes, uint32_t flow, uint32_t crc, struct sim_charge *charge,
                                  int64_t ready_ns, uint32_t sender, uint32_t to);
 
 /* The same of bytes. */
-SA_EXPORT int sa_sim_send_bytes(struct sim_python *python, struct sim_link *link, uint32_t ahead, uint32_t is_packet,
+SA_EXPORT int sa_sim_send_bytes(struct sim_python *python, struct sim_link *link, uint32_t is_packet,
                                 const uint8_t *data, uint32_t length, uint32_t wire_bytes, int64_t ready_ns,
                                 uint32_t sender, uint32_t to);
 

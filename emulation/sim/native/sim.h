@@ -15,7 +15,6 @@
 
 /* In the `to` of a frame: as emulation/sim/network/simulated_link.py. */
 #define SIM_NODE_MASK 0x7fffu
-#define SIM_AHEAD (1u << 15)
 #define SIM_CLASS_SHIFT 16u
 #define SIM_CLASS_MASK 7u
 #define SIM_ECT (1u << 20)

@@ -72,7 +72,7 @@ static int enqueue(struct sim_strict *strict, struct sim_body *body, uint32_t se
     link->sent_bytes += body->wire_bytes;
     strict->held[kind] += units;
     strict->waiting++;
-    sim_deque_put(link->sim, &strict->queues[kind], (struct sim_waiting){body, NULL, sender, to}, (to & SIM_AHEAD) != 0);
+    sim_deque_put(link->sim, &strict->queues[kind], (struct sim_waiting){body, NULL, sender, to});
     if (strict->wire_ns < now_ns && strict->waiting == 1) { /* the wire is idle: since when doesn't matter */
         strict->wire_ns = now_ns;
         strict->wire_remainder = 0;
@@ -93,7 +93,7 @@ static int send(struct sim_link *link, struct sim_body *body, int64_t ready_ns, 
     struct sim_strict *strict = link->strict;
     struct sa_sim *sim = link->sim;
     if (ready_ns == sim->now_ns && !strict->later.count) return enqueue(strict, body, sender, to);
-    sim_deque_put(sim, &strict->later, (struct sim_waiting){body, NULL, sender, to}, 0);
+    sim_deque_put(sim, &strict->later, (struct sim_waiting){body, NULL, sender, to});
     sim_schedule(sim, ready_ns, ready, strict, sender, to);
     return 1;
 }

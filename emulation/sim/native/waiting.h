@@ -31,15 +31,13 @@ static inline int sim_deque_grow(struct sim_deque *deque) {
     return 0;
 }
 
-/* Queues it behind all, or before them; the run ends if there is no memory. */
-static inline void sim_deque_put(struct sa_sim *sim, struct sim_deque *deque, struct sim_waiting waiting, int first) {
+/* Queues it behind all; the run ends if there is no memory. */
+static inline void sim_deque_put(struct sa_sim *sim, struct sim_deque *deque, struct sim_waiting waiting) {
     if ((!deque->places || deque->count > deque->mask) && sim_deque_grow(deque)) {
         sim->queue.lacking = 1;
         return;
     }
-    if (first) deque->head--;
-    deque->places[(deque->head + (first ? 0 : deque->count)) & deque->mask] = waiting;
-    deque->count++;
+    deque->places[(deque->head + deque->count++) & deque->mask] = waiting;
 }
 
 /* The first of those that are there. */

@@ -98,6 +98,5 @@ struct sim_watch *sa_sim_watch(struct sim_link *link) {
     if (!watch->places || !watch->snapshot) return NULL;
     watch->since = link->sim->queue.sequence;
     sim_link_lead_to(link, count, watch, look);
-    if (link->ahead.act) link->ahead.act = count, link->ahead.object = watch, link->ahead.look = look;
     return watch;
 }

@@ -78,8 +78,9 @@ class BoundedHost:
             to = addressed(to, frame.priority) if self._strict else to
             to |= DROPPABLE * frame.droppable | self._ecn
             self.left[frame.droppable] += frame.data[KIND_AT] == DATA
-            send = self._link.send_ahead if frame.ahead else self._link.send
-            send(frame.data, len(frame.data) + UDP_FRAMING_BYTES, now_ns, self._first + self.party.member, to)
+            self._link.send(
+                frame.data, len(frame.data) + UDP_FRAMING_BYTES, now_ns, self._first + self.party.member, to
+            )
         if frames:
             self._alarm.set(self.party.next_deadline_ns())
         return len(frames)

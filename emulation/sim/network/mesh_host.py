@@ -66,7 +66,7 @@ class MeshHost(MemberCounters):
     Messages wait in a queue, most urgent first; what left it goes out message by message in that order, over one
     reliable connection to each member it is for. If links serve classes strictly, each class has all of this for
     itself, as in a real mesh with `classes`: no message waits for another class's credit, and what is overtaken on the
-    way does not look lost. Acknowledgements go past data that waits. A message is `Sent`, and its credit back, when its
+    way does not look lost. Acknowledgements wait behind data. A message is `Sent`, and its credit back, when its
     last frame was put on the link. The party's computing takes no time, unless `HostCosts` says so: then messages leave
     the queue, and reach the party, as the host gets to them. A party without input since it was last asked has neither
     messages nor another deadline, so that it isn't asked after acknowledgements.

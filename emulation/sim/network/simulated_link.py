@@ -24,12 +24,9 @@ from transport.links.framing import IP_UDP_BYTES
 
 IP_BYTES = 20
 UDP_FRAMING_BYTES = ETHERNET_BYTES + IP_UDP_BYTES
-# A frame's destination `to` is one integer: bits 0 … 14 are the node's number, bit 15 the flag AHEAD, bits 16 … 18 the
-# priority class as its distance from best effort, and bits 20 … 22 the flags ECT, CE and DROPPABLE. The engine in C
-# uses the same bits.
+# A frame's destination `to` is one integer: bits 0 … 14 are the node's number, bits 16 … 18 the priority class as its
+# distance from best effort, and bits 20 … 22 the flags ECT, CE and DROPPABLE. The engine in C uses the same bits.
 NODE_MASK = (1 << 15) - 1
-AHEAD = 1 << 15
-"""The frame goes before all queued frames (`send_ahead`)."""
 CLASS_SHIFT, CLASS_MASK = 16, 7
 ECT = 1 << 20
 """The sender understands ECN."""

@@ -119,7 +119,7 @@ def seen(config: SimulationConfig, method: str, seed: int, size_only: bool) -> d
     }
 
 
-@pytest.mark.parametrize("seed", [0, 2, 3, *range(5, 20)])  # those with windows
+@pytest.mark.parametrize("seed", [0, 2, 3, 5, *range(7, 20)])  # those with windows
 def test_bytes_are_the_oracles_for_any_number_of_threads(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     config, method = world(random.Random(seed))
     alone = seen(config, method, seed, seed % 2 > 0)

@@ -256,10 +256,11 @@ def test_delay_adds_latency_and_a_window_that_covers_it_costs_no_rate(method: st
 
 
 def test_connections_that_share_a_port_one_after_the_other_fill_a_long_way() -> None:
-    """Three send to each rank, at different times: what the way holds is theirs, too. The ring's bytes, fewer steps."""
+    """Three send to each rank, at different times: what the way holds is theirs, too. The ring's bytes, fewer steps;
+    acknowledgements wait behind data in more queues."""
     config = star(8, 1_000_000_000, delay_ns=1_000_000)
     times_ns = [time_allreduce(config, name, 4 * MEGABYTE).duration_ns for name in ("halving_doubling", "ring")]
-    assert times_ns[0] <= 1.05 * times_ns[1]
+    assert times_ns[0] <= 1.1 * times_ns[1]
 
 
 @pytest.mark.parametrize(
