@@ -42,7 +42,7 @@ class IterationRecord:
     start_ns: int  # since the start of training
     duration_ns: int  # slowest rank; evaluation excluded
     compute_ns: int  # forward + backward + optimiser, slowest rank
-    communication_ns: int  # union of [bucket start, bucket completion]; the rank that waited least for stragglers
+    communication_ns: int  # while buckets are under way, from the last rank's start to the last rank's end of each
     loss: float  # training loss, mean over ranks; no number where nothing is trained
     first_layer_ns: int | None = None  # from its gradient's being ready until its sum was back; slowest rank
 

@@ -22,7 +22,11 @@ WAITS = "waits for "  # begins the name of a span within a forward pass in which
 _TRACK_NUMBERS = {COMPUTE: 0, NETWORK: 1}
 
 
-def union_ns(intervals: Sequence[tuple[int, int]]) -> int:
+Intervals = Sequence[tuple[int, int]]
+"""(start, end), in ns."""
+
+
+def union_ns(intervals: Intervals) -> int:
     """Time covered by at least one of the intervals (start, end)."""
     covered_ns = 0
     until_ns = 0
@@ -31,6 +35,22 @@ def union_ns(intervals: Sequence[tuple[int, int]]) -> int:
             covered_ns += end_ns - max(start_ns, until_ns)
             until_ns = end_ns
     return covered_ns
+
+
+def communication_ns(ranks: Sequence[Intervals], late: int = 0) -> int:
+    """Time in which an iteration's transfers are under way, from the last rank's start of each to the last rank's end.
+
+    The k-th that a rank starts, and the k-th that ends, are compared. Waiting for a rank that computes longer doesn't
+    count. Ranks don't end together: an iteration whose data moved partly before the last rank began may take less than
+    the bound, and the one before took as much more.
+
+    late: ranks that nobody waits for. Where ranks have unlike numbers of transfers: of the rank that waited least.
+    """
+    if len({len(intervals) for intervals in ranks}) > 1:
+        return sorted(map(union_ns, ranks))[late]
+    starts = zip(*(sorted(start_ns for start_ns, _ in intervals) for intervals in ranks), strict=True)
+    ends = zip(*(sorted(end_ns for _, end_ns in intervals) for intervals in ranks), strict=True)
+    return union_ns([tuple(sorted(times)[-1 - late] for times in kth) for kth in zip(starts, ends, strict=True)])
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.results.timeline import COMPUTE, NETWORK, Span, is_recorded, union_ns
+from emulation.results.timeline import COMPUTE, NETWORK, Intervals, Span, is_recorded
 from emulation.scenario.compute import ComputeTimes
 from emulation.scenario.scenario import Scenario
 from emulation.sim.network.simulation import Simulation
@@ -124,7 +124,7 @@ class LayeredRank:
     def __init__(self, training: LayeredTraining, rank: int) -> None:
         self.iteration = 0
         self.ends_ns: list[int] = []
-        self.communications_ns: list[int] = []
+        self.transfers: list[Intervals] = []
         self.losses: list[float] = []
         self.first_layers_ns: list[int] = []
         self.wire_bytes: list[tuple[int, int]] = []
@@ -270,7 +270,7 @@ class LayeredRank:
         of_first = [t for t in timings if any(p.tensor in first for p in training.transfers[t.key].parts)]
         ready_ns, back_ns = max(t.ready_ns for t in of_first), max(t.completed_ns for t in of_first)
         self.first_layers_ns.append(back_ns - ready_ns)
-        self.communications_ns.append(union_ns(self._under_way))
+        self.transfers.append(self._under_way)
         for gradient in self._gradients:
             gradient /= training.divisor
         training.replicas.apply_to(self._rank, iteration, self._gradients)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from emulation.results.timeline import COMPUTE, NETWORK, Span, is_recorded, union_ns
+from emulation.results.timeline import COMPUTE, NETWORK, Span, is_recorded
 from emulation.scenario.compute import ComputeTimes
 from emulation.scenario.scenario import Scenario
 from emulation.sim.network.simulation import Simulation
@@ -208,7 +208,7 @@ class ProgramRank(RankClock):
         training = self._training
         self._step()
         self.ends_ns.append(self._network.now_ns - training.begun_ns)
-        self.communications_ns.append(union_ns(self._moved))
+        self.transfers.append(self._moved)
         self.iteration += 1
         if self.iteration == training.iterations:
             self._count_wire()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from emulation.results.results import Evaluation, IterationRecord, MethodResult
-from emulation.results.timeline import COMPUTE, NETWORK, Span, is_recorded, union_ns, with_median
+from emulation.results.timeline import COMPUTE, NETWORK, Intervals, Span, communication_ns, is_recorded, with_median
 from emulation.scenario.compute import ComputeTimes
 from emulation.scenario.scenario import Scenario
 from emulation.scenario.scenario_tables import RDMA_CONTROLS
@@ -39,7 +39,7 @@ class Clock(Protocol):
     """
 
     ends_ns: list[int]
-    communications_ns: list[int]
+    transfers: list[Intervals]
     losses: list[float]
     first_layers_ns: list[int]
     spans: list[Span]
@@ -56,7 +56,7 @@ class RankClock:
     def __init__(self, training: Training, rank: int) -> None:
         self.iteration = 0
         self.ends_ns: list[int] = []
-        self.communications_ns: list[int] = []
+        self.transfers: list[Intervals] = []
         self.losses: list[float] = []
         self.first_layers_ns: list[int] = []
         self.spans: list[Span] = []
@@ -121,7 +121,7 @@ class RankClock:
         self._complete = True
         self._step()
         self.ends_ns.append(now_ns - training.begun_ns)
-        self.communications_ns.append(union_ns(list(self._under_way.values())))
+        self.transfers.append([*self._under_way.values()])
         start_ns, end_ns = self._under_way[len(self._buckets) - 1]  # the last to be ready holds the first layer
         self.first_layers_ns.append(end_ns - start_ns)
         if is_recorded(self.iteration, training.warmup_iterations, self._rank):
@@ -315,7 +315,7 @@ class Training:
                 compute_ns=sorted(
                     0 if k in clock.skipped else self.compute.ns(rank, k) for rank, clock in enumerate(self.clocks)
                 )[self.workers - 1 - spare],
-                communication_ns=sorted(clock.communications_ns[k] for clock in self.clocks)[spare],
+                communication_ns=communication_ns([clock.transfers[k] for clock in self.clocks], spare),
                 loss=sum(clock.losses[k] for clock in self.clocks) / self.workers,
                 first_layer_ns=max(
                     (ns for clock in self.clocks for ns in clock.first_layers_ns[k : k + 1]), default=None

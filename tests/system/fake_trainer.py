@@ -72,7 +72,6 @@ def run_rank(path: str) -> int:
                 backward_ns=duration_ns // 10,
                 optimizer_ns=0,
                 compute_ns=duration_ns // 5,
-                communication_ns=duration_ns // 2,
                 first_layer_ns=duration_ns // 4,
                 first_layer_bytes=1458,
                 buckets=[TransferTimes(1458, round(start * 1e9), round(start * 1e9) + duration_ns)],

@@ -30,7 +30,7 @@ from emulation.testbed.mininet.mininet_run import (
     turns_of,
 )
 from emulation.testbed.mininet.trainer_processes import TrainerGroup
-from emulation.testbed.trainers.trainer_messages import IterationReport
+from emulation.testbed.trainers.trainer_messages import IterationReport, TransferTimes
 from transport.group.method_name import parse as parse_method
 
 SCENARIO: Scenario = parse(
@@ -44,19 +44,23 @@ GLOO = parse_method("gloo")
 
 
 def record(iteration: int, **values: Any) -> IterationReport:
-    told = IterationReport(iteration, 5, 0, 9, 0, 0, 0, 3, 4, 0, 0, 1.0, 0, [])
-    return msgspec.structs.replace(told, **values)
+    report = IterationReport(iteration, 5, 0, 9, 0, 0, 0, 3, 0, 0, 1.0, 0, [])
+    return msgspec.structs.replace(report, **values)
+
+
+def moved(*intervals: tuple[int, int]) -> list[TransferTimes]:
+    return [TransferTimes(1458, start_ns, end_ns) for start_ns, end_ns in intervals]
 
 
 def test_ranks_are_merged_into_the_slowest_and_the_least_delayed() -> None:
     ranks = [
-        [record(0, duration_ns=10, compute_ns=4, communication_ns=6)],
-        [record(0, start_ns=3, duration_ns=12, compute_ns=2, communication_ns=5, loss=2.0)],
+        [record(0, duration_ns=10, compute_ns=4, buckets=moved((7, 13)))],
+        [record(0, start_ns=3, duration_ns=12, compute_ns=2, buckets=moved((8, 13)), loss=2.0)],
     ]
     assert merge_iterations(ranks) == [IterationRecord(0, 3, 12, 4, 5, 1.5)]
-    behind = [record(0, start_ns=20, duration_ns=2, compute_ns=2, communication_ns=9)]
+    behind = [record(0, start_ns=20, duration_ns=2, compute_ns=2, buckets=moved((20, 29)))]
     assert merge_iterations([*ranks[:1], behind])[0].start_ns == 22 - 10, "it ends with the rank that is behind"
-    skipped = [record(0, start_ns=90, duration_ns=1, compute_ns=0, communication_ns=1, loss=None)]
+    skipped = [record(0, start_ns=90, duration_ns=1, compute_ns=0, buckets=moved((90, 91)), loss=None)]
     assert merge_iterations([*ranks, skipped], backups=1) == [IterationRecord(0, 0, 15, 2, 5, 1.5)]
     with pytest.raises(RunFailed, match=r"ranks disagree on which iteration comes next: \[0, 1\]"):
         merge_iterations([[record(0)], [record(1)]])

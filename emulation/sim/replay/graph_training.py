@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from emulation.results.results import MethodResult
 from emulation.results.timeline import COMPUTE as COMPUTE_TRACK
-from emulation.results.timeline import NETWORK, Span, is_recorded, union_ns
+from emulation.results.timeline import NETWORK, Span, is_recorded
 from emulation.scenario.compute import ComputeTimes
 from emulation.scenario.profiles.graph import COMPUTE, SEND, WORLD, GraphOperation, ProgramOrder, WorkloadGraph
 from emulation.scenario.scenario import Scenario
@@ -265,7 +265,7 @@ class GraphRank(RankClock):
         training, now_ns = self._training, self._network.now_ns
         self.losses.append(math.nan)
         self.ends_ns.append(now_ns - training.begun_ns)
-        self.communications_ns.append(union_ns(self._moved))
+        self.transfers.append(self._moved)
         self.iteration += 1
         if self.iteration == training.iterations:
             self._count_wire()

@@ -5,7 +5,7 @@ from emulation.sim.traffic.segments import Block, Ranges, TransportSegment, ackn
 EVERY = 2  # segments for an acknowledgement (RFC 5681)
 DELAYED_NS = 40_000_000  # Linux's least
 QUICK_SEGMENTS = 16  # a connection's first ones are acknowledged at once
-MERGE_NS = 100_000  # how long a receiver that merges segments (GRO) waits for more
+MERGE_NS = 1_000_000  # what TCP hands to the link at once: in Mininet it arrives, and is acknowledged, as one
 
 
 class TcpReceiver:

@@ -25,7 +25,7 @@ from emulation.results.results import (
     gradient_delays,
     write_json,
 )
-from emulation.results.timeline import COMPUTE, NETWORK, WAITS, Span, is_recorded, with_median
+from emulation.results.timeline import COMPUTE, NETWORK, WAITS, Span, communication_ns, is_recorded, with_median
 from emulation.scenario.bounds import bound
 from emulation.scenario.compute import ComputeTimes
 from emulation.scenario.errors import RunFailed
@@ -540,9 +540,10 @@ def _spans(rank: int, record: IterationReport) -> list[Span]:
 def merge_iterations(
     per_rank: Sequence[Sequence[IterationReport]], backups: int | None = None
 ) -> list[IterationRecord]:
-    """One record per iteration of the ranks' own: it ends with the slowest's; duration and compute of the slowest, the
-    least communication. backups: so many ranks aren't waited for, those that are last by each of these; and since late
-    ranks take rounds in bursts, an iteration lasts from the end of the one before, as in virtual time."""
+    """One record per iteration of the ranks' own: it ends with the slowest's; duration and compute of the slowest.
+
+    backups: so many ranks aren't waited for, those that are last by each of these; and since late ranks take rounds in
+    bursts, an iteration lasts from the end of the one before, as in virtual time."""
     merged: list[IterationRecord] = []
     spare = backups or 0
     slowest = len(per_rank) - 1 - spare
@@ -560,7 +561,9 @@ def merge_iterations(
                 start_ns=end_ns - duration_ns,
                 duration_ns=duration_ns,
                 compute_ns=sorted(record.compute_ns for record in records)[slowest],
-                communication_ns=sorted(record.communication_ns for record in records)[spare],
+                communication_ns=communication_ns(
+                    [[(bucket.start_ns, bucket.end_ns) for bucket in record.buckets] for record in records], spare
+                ),
                 loss=statistics.fmean(record.loss for record in records if record.loss is not None),
                 first_layer_ns=sorted(record.first_layer_ns for record in records)[slowest] or None,
             )

@@ -5,7 +5,6 @@ from typing import Any, Self
 
 import msgspec
 
-from emulation.results.timeline import union_ns
 from emulation.results.whole_file import write_text
 from emulation.scenario.bounds import elements_of
 from emulation.scenario.scenario import Scenario
@@ -113,7 +112,6 @@ class IterationReport(ChildReport, tag="iteration"):
     backward_ns: int
     optimizer_ns: int
     compute_ns: int
-    communication_ns: int
     first_layer_ns: int
     first_layer_bytes: int
     loss: float | None  # None: the other ranks had finished the round, which this rank took without computing
@@ -142,7 +140,6 @@ class IterationReport(ChildReport, tag="iteration"):
             "backward_ns": backward_ns - forward_ns,
             "optimizer_ns": end_ns - backward_ns,
             "compute_ns": end_ns - begin_ns - waited_ns,
-            "communication_ns": union_ns([(span.start_ns, span.end_ns) for span in spans]),
             "first_layer_ns": first_layer.end_ns - first_layer.start_ns if first_layer else 0,
             "first_layer_bytes": first_layer.size_bytes if first_layer else 0,
             "buckets": spans,

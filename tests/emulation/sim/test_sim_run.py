@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="training needs torch")
 
 from emulation.experiments.compare import problems
 from emulation.results.results import document, summary, write_json
-from emulation.results.timeline import union_ns
+from emulation.results.timeline import communication_ns, union_ns
 from emulation.scenario.bounds import bound
 from emulation.scenario.compute import ComputeTimes
 from emulation.scenario.errors import RunFailed
@@ -181,6 +181,24 @@ def test_a_single_worker_trains() -> None:
 )
 def test_overlapping_times_count_once(intervals: list[tuple[int, int]], covered: int) -> None:
     assert union_ns(intervals) == covered
+
+
+@pytest.mark.parametrize(
+    ("ranks", "late", "took"),
+    [
+        ([[(5, 9)]], 0, 4),
+        ([[(5, 9)], [(7, 9)]], 0, 2),  # one computes longer
+        ([[(0, 100)], [(20, 112)]], 0, 92),  # the last to begin isn't the last to end
+        ([[(0, 100)], [(20, 112)], [(900, 901)]], 1, 92),
+        ([[(0, 50), (60, 70)], [(64, 70), (2, 54)]], 0, 52 + 6),  # whatever the order of what ended
+        ([[(0, 50)], [(0, 10), (20, 30)]], 0, 20),  # a pipeline's stages have transfers of their own
+        ([[], []], 0, 0),
+    ],
+)
+def test_communication_begins_and_ends_with_the_last_rank(
+    ranks: list[list[tuple[int, int]]], late: int, took: int
+) -> None:
+    assert communication_ns(ranks, late) == took
 
 
 def test_the_star_is_the_scenarios() -> None:
