@@ -1,13 +1,13 @@
 """Virtual time held to Mininet: the same scenarios in both, each method over each link, predicted beside measured.
 
 Runs of the two backends are cells of a sweep (`experiments/sweep/`), kept by content: a cell that is there isn't run
-again. Figures and tables are made of all cells that are there. Virtual time models no link kinds, but what controls
-congestion: methods over TCP are predicted with the control that Mininet's hosts have, any other one with windows.
+again. Figures and tables are made of all cells that are there. Virtual time models no link kinds, so that a method is
+predicted once, whatever carries it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -17,11 +17,10 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from emulation.experiments.bench.allreduce.bench_methods import kernel_control
 from emulation.experiments.bench.document import machine
 from emulation.experiments.cells import Log, chosen, failures, values_text
 from emulation.experiments.sweep import sweep_run as sweeping
-from emulation.experiments.sweep.sweep_run import SweepCell, entry_of
+from emulation.experiments.sweep.sweep_run import entry_of
 from emulation.report import figure_kit, page_kit, wording
 from emulation.report.table_kit import markdown
 from emulation.results.results import write_json
@@ -29,11 +28,9 @@ from emulation.results.speedups import ratio
 from emulation.results.whole_file import write_text
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import Scenario
-from emulation.scenario.scenario_tables import BEST, KERNEL
+from emulation.scenario.scenario_tables import Methods
 from emulation.scenario.sweep_axes import Point
-from emulation.testbed.mininet.launch import congestion_control
 from transport.group.method_name import METHODS, MethodName, links_of
-from transport.links.link_kinds import LINKS
 
 SCHEMA = "switchagg-fidelity-1"
 SCENARIO, RATES_BPS = "transports", (100_000_000, 200_000_000)
@@ -58,37 +55,21 @@ def twin(method: MethodName) -> MethodName:
     return replace(method, link=next(iter(links_of(method.method)), ""))
 
 
-def over_tcp(method: MethodName) -> bool:
-    """Whether TCP carries the messages of a host method."""
-    link = method.link or METHODS[method.method].link
-    return not method.in_packets and (not link or LINKS[link].framing.stream)
-
-
 @dataclass(frozen=True)
 class FidelityPlan:
-    """predicted, measured: the sweeps of the two backends, of the same points in the same order; predicted: by
-    `over_tcp`."""
+    """predicted, measured: the sweeps of the two backends, of the same points in the same order."""
 
-    predicted: dict[bool, sweeping.SweepRun]
+    predicted: sweeping.SweepRun
     measured: sweeping.SweepRun
 
 
 def planned(scenario: Scenario, variants: Sequence[tuple[Point, Scenario]], out: Path) -> FidelityPlan:
     """The plan of the methods that the scenario has for Mininet. Raises ScenarioError, RunFailed."""
     methods = scenario.methods.mininet
-    measured = sweeping.planned(scenario, variants, "mininet", out)
-    predicted = {}
-    for tcp in (False, True):
-        twins = tuple(dict.fromkeys(twin(method) for method in methods if over_tcp(method) is tcp))
-        pairs = []
-        for point, variant in variants:
-            topology = variant.topology
-            if tcp and topology.congestion_control in (BEST, KERNEL):
-                topology = replace(topology, congestion_control=congestion_control(variant) or kernel_control())
-            pairs.append((point, replace(variant, topology=topology, methods=replace(variant.methods, sim=twins))))
-        if twins:
-            predicted[tcp] = sweeping.planned(scenario, pairs, "sim", out)
-    return FidelityPlan(predicted, measured)
+    both = Methods(mininet=methods, sim=tuple(dict.fromkeys(map(twin, methods))))
+    pairs = [(point, replace(variant, methods=both)) for point, variant in variants]
+    base = replace(scenario, methods=both)
+    return FidelityPlan(*(sweeping.planned(base, pairs, backend, out) for backend in ("sim", "mininet")))
 
 
 def run(plan: FidelityPlan, only: str, again: bool, jobs: int, log: Log) -> None:
@@ -97,10 +78,13 @@ def run(plan: FidelityPlan, only: str, again: bool, jobs: int, log: Log) -> None
     only: text in a cell's title, like "ring@udp, topology.rate_bps = 200 Mb/s". again: also those in Mininet whose
     certificate was INVALID. Raises RunFailed, OSError.
     """
-    keys = {cell.key for cell in chosen(plan.measured.cells, only)}
-    wanted = keys | {predicted.key for _, predicted, measured in _twins(plan) if measured.key in keys}
-    for sweep in (*plan.predicted.values(), plan.measured):
-        runs = [replace(p, cells=tuple(cell for cell in p.cells if cell.key in wanted)) for p in sweep.runs]
+    wanted = {(cell.scenario, cell.method) for cell in chosen(plan.measured.cells, only)}
+    twins = {(scenario, twin(method)) for scenario, method in wanted}
+    for sweep, names in ((plan.predicted, twins), (plan.measured, wanted)):
+        runs = [
+            replace(point, cells=tuple(cell for cell in point.cells if (cell.scenario, cell.method) in names))
+            for point in sweep.runs
+        ]
         part = replace(sweep, runs=runs)
         for cell in part.cells if again and part.backend == "mininet" else ():
             record = part.store.find(cell)
@@ -111,24 +95,18 @@ def run(plan: FidelityPlan, only: str, again: bool, jobs: int, log: Log) -> None
             log(line)
 
 
-def _twins(plan: FidelityPlan) -> Iterator[tuple[Point, SweepCell, SweepCell]]:
-    """Point, predicted and measured, of each that is measured."""
-    for place, run in enumerate(plan.measured.runs):
-        twins = {(tcp, cell.method): cell for tcp, sweep in plan.predicted.items() for cell in sweep.runs[place].cells}
-        for cell in run.cells:
-            yield run.point, twins[over_tcp(cell.method), twin(cell.method)], cell
-
-
 # ---- pairs
 
 
 def document(plan: FidelityPlan) -> dict[str, Any]:
     """The document fidelity.json: all pairs that are there, and their summary."""
     store, pairs = plan.measured.store, []
-    for point, predicted, measured in _twins(plan):
-        records = store.find(measured), store.find(predicted)
-        if records[0] is not None and records[1] is not None:
-            pairs.append(_pair(point, entry_of(records[0], "mininet"), records[1]["entry"]))
+    for virtual, real in zip(plan.predicted.runs, plan.measured.runs, strict=True):
+        predicted = {cell.method: cell for cell in virtual.cells}
+        for cell in real.cells:
+            records = store.find(cell), store.find(predicted[twin(cell.method)])
+            if records[0] is not None and records[1] is not None:
+                pairs.append(_pair(real.point, entry_of(records[0], "mininet"), records[1]["entry"]))
     if not pairs:
         raise RunFailed(f"{store.folder}: no pair of runs has finished")
     return {
