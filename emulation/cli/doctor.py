@@ -26,18 +26,8 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from emulation.testbed import netns, patience
-from switchagg.dataplane.p4 import p4_plane
 from switchagg.errors import SwitchaggError
-from switchagg.native import bpf, library
-from switchagg.native.headers import SA_ABI
-from switchagg.native.libbpf import libbpf
-from transport.meshes.job_key import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, job_token
-from transport.rdma import hardware
 
 BESIDES = "not needed to run;"
 PROBE_TIMEOUT_S = 30.0
@@ -123,7 +113,9 @@ def _python() -> Finding:
 
 def _package(name: str, module: str) -> Finding:
     """A Python package without which nothing runs. It is imported: half an installation is none."""
-    if module not in sys.modules and _answer(sys.executable, "-P", "-c", f"import {module}") is None:
+    try:
+        importlib.import_module(module)
+    except Exception:
         detail = "broken" if importlib.util.find_spec(module) else "missing"
         return Finding(detail, f"pip install --force-reinstall {name}, or make setup")
     return Finding(metadata.version(name))
@@ -343,6 +335,8 @@ def _xdp_on_veth() -> Finding:
 
 
 def _libbpf() -> Finding:
+    from switchagg.native.libbpf import libbpf
+
     try:
         libbpf()
     except SwitchaggError as error:
@@ -351,6 +345,8 @@ def _libbpf() -> Finding:
 
 
 def _xdp_programs() -> Finding:
+    from switchagg.native import bpf, library
+
     names = (bpf.MTU_1500, bpf.JUMBO, bpf.LOSS)
     absent = [name for name in names if not (bpf.FOLDER / name).exists()]
     if absent:
@@ -384,10 +380,12 @@ def _compiler() -> Finding:
 
 
 def _compiled_core() -> Finding:
+    from switchagg.native import headers, library
+
     if reason := library.missing():
         detail, _, remedy = reason.partition("; ")
         return Finding(detail, remedy or library.REMEDY)
-    detail = f"{library.load()._name}, ABI {SA_ABI}, loops use {library.vectors()}"
+    detail = f"{library.load()._name}, ABI {headers.SA_ABI}, loops use {library.vectors()}"
     return Finding(detail)
 
 
@@ -423,6 +421,8 @@ def _program(program: str, remedy: str) -> Finding:
 
 def _rdma() -> Finding:
     """RDMA works without: this is about NICs."""
+    from transport.rdma import hardware
+
     try:
         devices = hardware.devices()
     except SwitchaggError as error:
@@ -435,6 +435,8 @@ def _rdma() -> Finding:
 
 def _p4_engine() -> Finding:
     """A C compiler makes it fast; without one it runs on Python."""
+    from switchagg.dataplane.p4 import p4_plane
+
     if reason := p4_plane.missing():
         return Finding(reason, "pip install 'switchagg[p4]', or make setup")
     back_end = "C" if any(map(_find, ("cc", "gcc", "clang"))) else "Python (slow: no C compiler)"
@@ -445,6 +447,8 @@ def _verified_sums() -> Finding:
     """What a rank that is started here notices of sums that somebody changes."""
     if os.environ.get("SWITCHAGG_VERIFY", "").strip() == "off":
         return Finding("off (SWITCHAGG_VERIFY)")
+    from transport.meshes.job_key import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, job_token
+
     try:
         token = job_token()
     except SwitchaggError as error:
@@ -505,6 +509,8 @@ PROBES: dict[str, tuple[str, Callable[[], Finding]]] = {
     "RDMA hardware": ("RDMA on hardware (SWITCHAGG_RDMA_PROVIDER=verbs); in user space it works without", _rdma),
 }
 """Each thing, what it is needed for, and how it is tried."""
+SLOW = ("PyTorch", "XDP on veth", "fuzzer", "clang for BPF")
+"""Those that are begun first: processes, which run while the others import what they look at."""
 
 
 def check(name: str) -> MachineCheck:
@@ -521,7 +527,8 @@ def diagnose() -> list[MachineCheck]:
     """Look at everything, in the order of `PROBES`."""
     netns.find_programs()  # as runs in Mininet do
     with ThreadPoolExecutor(max_workers=8) as pool:
-        return list(pool.map(check, PROBES))
+        begun = {name: pool.submit(check, name) for name in sorted(PROBES, key=lambda name: name not in SLOW)}
+        return [begun[name].result() for name in PROBES]
 
 
 def exit_code(findings: list[MachineCheck]) -> int:
@@ -536,22 +543,26 @@ def as_json(findings: list[MachineCheck]) -> str:
     )
 
 
-def _mark(finding: MachineCheck) -> Text:
+def _mark(finding: MachineCheck) -> tuple[str, str]:
+    """What stands before a finding, and its style."""
     if finding.ok:
-        return Text("yes", "green")
+        return "yes", "green"
     if finding.needed_for.startswith(BESIDES):
-        return Text("no", "dim")
-    return Text("NO", "bold red" if finding.needed_for == EVERYTHING else "yellow")
+        return "no", "dim"
+    return "NO", "bold red" if finding.needed_for == EVERYTHING else "yellow"
 
 
 def print_table(findings: list[MachineCheck]) -> None:
     """A table of what is there and what is not, then the remedies, then what to run."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("", "", "found", "needed for"):
         table.add_column(title, overflow="fold")
     for finding in findings:
-        mark = _mark(finding)
-        table.add_row(mark, Text(finding.name), Text(finding.detail), Text(finding.needed_for, "dim"))
+        table.add_row(Text(*_mark(finding)), Text(finding.name), Text(finding.detail), Text(finding.needed_for, "dim"))
     console = Console(width=None if sys.stdout.isatty() else 130, highlight=False)
     console.print(table)
     console.print("yes: it is there; NO: what the last column names cannot run; no: nothing needs it", style="dim")

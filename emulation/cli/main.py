@@ -6,8 +6,11 @@ fidelity certificate is INVALID; 130 interrupted.
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -540,8 +543,10 @@ _ClickError: Any = typer.BadParameter.mro()[2]  # click's own base of usage erro
 
 def main() -> None:
     """Entry point of the console script. Wrong usage is one line too, where typer would draw a box."""
+    word = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    called = app if "_SWITCHAGG_COMPLETE" in os.environ else _in_full(word)
     try:
-        code = app(prog_name="switchagg", standalone_mode=False)
+        code = called(prog_name="switchagg", standalone_mode=False)
     except _ClickError as error:
         if len(sys.argv) == 1:  # the message is the whole help
             error.show()
@@ -553,6 +558,30 @@ def main() -> None:
         sys.stderr.write("switchagg: interrupted\n")
         sys.exit(EXIT_INTERRUPTED)
     sys.exit(code)
+
+
+def _in_full(word: str) -> typer.Typer:
+    """The app with one command in full: of the others only what a list of them shows, as making options takes time."""
+    partial = copy.copy(app)
+    partial.registered_commands = [copy.copy(command) for command in app.registered_commands]
+    for command in partial.registered_commands:
+        function: Any = command.callback
+        if word != (command.name or function.__name__):
+            command.callback = _without_options(function)
+    partial.registered_groups = [copy.copy(group) for group in app.registered_groups]
+    for group in partial.registered_groups:
+        group.typer_instance = commands = copy.copy(group.typer_instance)
+        if commands is not None and word not in (group.name, commands.info.name):
+            commands.registered_commands, commands.registered_groups = [], []
+    return partial
+
+
+def _without_options(command: Any) -> Callable[[], None]:
+    def listed() -> None:
+        raise AssertionError("only the command that is called runs")
+
+    listed.__name__, listed.__doc__ = command.__name__, command.__doc__
+    return listed
 
 
 def _command_of(error: Any) -> str:

@@ -7,10 +7,10 @@ doctor` runs it in a process of its own, as what it loads may end it.
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import runpy
 from importlib import metadata
-from pathlib import Path
 
 from transport.contracts.torch_version import too_old
 
@@ -20,7 +20,7 @@ def missing_files(name: str) -> list[str]:
     package = metadata.distribution(name)
     paths = [line.rsplit(",", 2)[0] for line in (package.read_text("RECORD") or "").splitlines()]
     root = str(package.locate_file(""))
-    return [path for path in paths if not path.endswith(".pyc") and not Path(root, path).exists()]
+    return [path for path in paths if not path.endswith(".pyc") and not os.path.exists(f"{root}/{path}")]
 
 
 def gpus() -> int:
@@ -43,7 +43,8 @@ def main() -> None:
     facts = runpy.run_path(f"{folder}/version.py")
     ctypes.CDLL(f"{folder}/lib/libtorch_python.so", ctypes.RTLD_GLOBAL)
     version, cuda = facts["__version__"], facts["cuda"]
-    print(version, cuda, cuda is not None and gpus() > 0, too_old(version))
+    print(version, cuda, cuda is not None and gpus() > 0, too_old(version), flush=True)
+    os._exit(0)  # taking the libraries down again takes as long as loading them
 
 
 if __name__ == "__main__":

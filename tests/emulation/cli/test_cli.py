@@ -307,9 +307,23 @@ def test_scenarios_are_listed() -> None:
     assert "quickstart   " in done.stdout
 
 
-def test_help_imports_nothing_heavy() -> None:
+@pytest.mark.parametrize("words", [[], ["compare"], ["p4"], ["study", "codecs"]], ids=str)
+def test_help_is_complete_though_only_the_command_in_question_has_its_options_made(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["switchagg", *words, "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    brief = capsys.readouterr().out
+    monkeypatch.setenv("_SWITCHAGG_COMPLETE", "")  # where all are made
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().out == brief != ""
+
+
+def test_help_imports_nothing_heavy_and_the_doctor_nothing_before_its_probes_run() -> None:
     code = (
-        "import sys\nfrom emulation.cli.main import app\n"
+        "import sys, emulation.cli.doctor\nfrom emulation.cli.main import app\n"
         "try: app(['compare', '--help'])\nexcept SystemExit as end: assert end.code == 0\n"
         "heavy = {'torch', 'numpy', 'matplotlib', 'jinja2', 'zmq', 'mininet'} & set(sys.modules)\n"
         "assert not heavy, heavy"

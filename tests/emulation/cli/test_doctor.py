@@ -14,7 +14,7 @@ import pytest
 
 from emulation.cli import doctor
 from emulation.cli.doctor import EVERYTHING, PROBES, Finding, MachineCheck
-from switchagg.native import library
+from switchagg.native import bpf, library
 from switchagg.native.headers import SA_ABI
 from transport.zeromq.keys import make_keys
 
@@ -219,7 +219,7 @@ def test_the_core_that_is_used_is_named_with_its_instruction_set() -> None:
 
 
 def test_xdp_programs_that_were_not_built_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.bpf, "FOLDER", tmp_path)
+    monkeypatch.setattr(bpf, "FOLDER", tmp_path)
     finding = doctor._xdp_programs()
     assert not finding.ok
     assert "xdp_mtu1500.bpf.o" in finding.detail
