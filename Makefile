@@ -27,7 +27,7 @@ native: ready ## build the compiled core and the XDP programs again, and say wha
 compare: ready ## real training through the switch and over host allreduce: a table and report.html in results/quickstart
 	@$(BIN)/switchagg compare emulation/scenarios/quickstart.toml --out results/quickstart $(ARGS)
 
-bench: ready ## planes, numbers and allreduce beside Gloo and a TCP ring: results/bench, half an hour; ARGS=--quick: five minutes
+bench: ready ## planes, numbers and allreduce beside Gloo and a TCP ring: results/bench, half an hour; ARGS=--quick: some parts, two minutes
 	@$(BIN)/python -m tools.bench suite --out results/bench $(ARGS)
 
 # Left out: what needs the kernel, compiles P4 programs or builds the package anew.

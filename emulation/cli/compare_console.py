@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -79,9 +80,8 @@ def run(
     _announce(scenario, backend, reason)
     if plane is not None:
         typer.echo(f"data plane of the switch: {plane}", err=True)
-    _tell_if_busy(backend)
     trainers = None if scenario.workload.profile else nursery
-    with _progress() as progress:
+    with _progress() as progress, _told_if_busy(backend):
         done = comparing.compare(scenario, backend, folder, progress, command=command, plane=plane, nursery=trainers)
     if as_json:
         typer.echo(json.dumps(plain(_summary(done)), sort_keys=True))
@@ -126,8 +126,8 @@ def run_sweep(
     def log(text: str) -> None:
         typer.echo(text, err=True)
 
-    _tell_if_busy(backend)
-    sweeping.run(swept, how.jobs, how.ray, log)
+    with _told_if_busy(backend):
+        sweeping.run(swept, how.jobs, how.ray, log)
     done = sweeping.write_results(swept, command, how.reports, log)
     if how.as_json:
         typer.echo(json.dumps(plain(done.document), sort_keys=True))
@@ -147,20 +147,30 @@ def _announce(scenario: Scenario, backend: str, reason: str) -> None:
     typer.echo(f"{scenario.title}\n{methods} in {where}: {reason}", err=True)
 
 
-def _tell_if_busy(backend: str) -> None:
-    """A line, before minutes of real time, if other programs use this machine."""
+@contextmanager
+def _told_if_busy(backend: str) -> Iterator[None]:
+    """A line, a second after a run in real time has begun, if other programs use this machine."""
     if backend != "mininet":
+        yield
         return
-    from emulation.testbed.certificate.processes import OTHERS_SHARE, busy_now
+    from emulation.testbed.certificate.processes import OTHERS_SHARE, PROBE_S, busy_since, usage
 
-    share, programs = busy_now(os.getpid())
-    if share > OTHERS_SHARE:
-        words = wording.busy_text({"cpu_other_share": share, "cpu_other_programs": programs})
-        typer.echo(
-            f"this machine isn't quiet: other programs have {words} of the CPUs' time; end them, or expect wide "
-            "intervals and DISTURBED or INVALID times",
-            err=True,
-        )
+    def tell() -> None:
+        share, programs = busy_since(before, os.getpid())
+        if share > OTHERS_SHARE:
+            words = wording.busy_text({"cpu_other_share": share, "cpu_other_programs": programs})
+            typer.echo(
+                f"this machine isn't quiet: other programs have {words} of the CPUs' time; end them, or expect wide "
+                "intervals and DISTURBED or INVALID times",
+                err=True,
+            )
+
+    before, timer = usage(os.getpid()), threading.Timer(PROBE_S, tell)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextmanager

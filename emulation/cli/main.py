@@ -7,6 +7,7 @@ fidelity certificate is INVALID; 130 interrupted.
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import os
 import sys
@@ -557,6 +558,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write("switchagg: interrupted\n")
         sys.exit(EXIT_INTERRUPTED)
+    gc.freeze()  # else the interpreter looks for garbage among all that was loaded before it ends
     sys.exit(code)
 
 

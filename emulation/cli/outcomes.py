@@ -49,9 +49,8 @@ def outcomes(how_to_go_on: str = "") -> Iterator[None]:
     SIGTERM, and SIGHUP from a terminal that goes, are treated like Ctrl-C: what was started is ended, and a second one
     doesn't cut that short.
     """
-    from emulation.scenario.errors import RunFailed
+    from emulation.scenario.errors import RunFailed, ScenarioError
     from emulation.scenario.profiles.profile_errors import ProfileError
-    from emulation.scenario.scenario import ScenarioError
     from switchagg.errors import SwitchaggError
 
     try:

@@ -38,9 +38,9 @@ def write_report(
     built: what results.json holds; host: what host.json holds; timelines: spans by method, if there are any.
     """
     drawn = comparison_figures.draw_all(built, timelines or {})
-    figure_kit.write(drawn, folder)
     path = folder / "report.html"
-    write_text(path, render(built, host, drawn))
+    with figure_kit.written_beside(drawn, folder):
+        write_text(path, render(built, host, drawn))
     return path
 
 

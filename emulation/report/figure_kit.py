@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,23 @@ def write(figures: Mapping[str, Figure], folder: Path) -> list[Path]:
         with whole_file(path) as partial:
             figure.savefig(partial, format="png", dpi=150, metadata={"Software": None})
     return paths
+
+
+@contextlib.contextmanager
+def written_beside(figures: Mapping[str, Figure], folder: Path) -> Iterator[None]:
+    """As `write`, in a process of its own while the block runs. Raises OSError when that has ended."""
+    if not (child := os.fork()):
+        try:
+            write(figures, folder)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    try:
+        yield
+    finally:
+        status = os.waitpid(child, 0)[1]
+    if status:
+        write(figures, folder)  # which says what is wrong
 
 
 def grid(width: float, height: float, rows: int = 1, columns: int = 1, **shared: Any) -> tuple[Figure, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,15 @@ from emulation.scenario.errors import RunFailed
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-@cache
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+_ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(TEMPLATES),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_PAGE = _ENVIRONMENT.get_template("page.html.j2")
+_PARTS = _ENVIRONMENT.get_template("parts.html.j2").module
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,7 @@ class Section:
 
 def part(kind: str, *values: Any, **options: Any) -> Markup:
     """A part of a page. kind, values: as `parts.html.j2` has it."""
-    macro = getattr(_environment().get_template("parts.html.j2").module, kind)
-    return Markup(macro(*values, **options))
+    return Markup(getattr(_PARTS, kind)(*values, **options))
 
 
 def text(words: str, kind: str = "", tag: str = "p") -> Markup:
@@ -61,8 +59,7 @@ def figure(drawing: Figure, name: str, caption: str = "", title: str = "") -> Ma
 
 def render(title: str, header: Sequence[Markup], sections: Sequence[Section], *, crossed: bool = False) -> str:
     """A page's HTML. header: what stands above the first section. crossed: nothing in it can be used."""
-    page = _environment().get_template("page.html.j2")
-    return page.render(title=title, header=header, sections=sections, crossed=crossed)
+    return _PAGE.render(title=title, header=header, sections=sections, crossed=crossed)
 
 
 def insert_results(page: Path, command: str, text: str) -> None:

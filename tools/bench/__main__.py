@@ -136,8 +136,8 @@ def suite(
     figures: Annotated[bool, typer.Option("--figures", help="Draw the figures again, measure nothing")] = False,
 ) -> None:
     """The benchmark of `make bench`: planes, numbers, unshaped, codecs, loss, racks, verified, exact, allreduce; the
-    same command goes on where it was interrupted."""
-    from tools.bench.suite import MINUTES, PARTS
+    same command goes on where it was interrupted. A quick one that names no part has some of them, and says which."""
+    from tools.bench.suite import MINUTES, PARTS, QUICK_PARTS
     from tools.bench.suite_figures import FIGURES
 
     def draw(built: dict[str, Any], folder: Path) -> list[Path]:
@@ -150,11 +150,15 @@ def suite(
     for name in part or ():
         if name not in PARTS:
             stop(f"{name}: no part of the benchmark; allowed: {', '.join(PARTS)}", EXIT_USAGE)
-    measures = {name: PARTS[name] for name in PARTS if not part or name in part}
+    names = part or (QUICK_PARTS if quick else tuple(PARTS))
+    measures = {name: PARTS[name] for name in PARTS if name in names}
     if measures.keys() - bench_run.MEASURES.keys():
         bench_run.require()
     minutes = sum(MINUTES[name][0 if quick else 1] for name in measures)
     _log(f"{', '.join(measures)}: about {minutes:.0f} minutes; results in {out}")
+    if quick and not part:
+        absent = ", ".join(name for name in PARTS if name not in names)
+        _log(f"quick: few sizes, rates and turns, and without {absent}, which a run has that names them")
     printer = text_table.TablePrinter(typer.echo)
     for line in bench_run.run(measures, quick, out, _log, typer.echo, printer, draw):
         typer.echo(line)

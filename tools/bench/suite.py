@@ -37,6 +37,9 @@ MINUTES = {
     "exact": (0.6, 1.5),
     "allreduce": (0.8, 14),
 }
+"""Of a quick run and of a whole one."""
+QUICK_PARTS = ("planes", "numbers", "unshaped", "allreduce")
+"""Of a quick run that names none: two minutes."""
 
 
 def _switches() -> str:

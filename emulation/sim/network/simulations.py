@@ -5,7 +5,6 @@ from functools import partial
 
 from emulation.sim.atp.aggregators import Preemptive
 from emulation.sim.atp.atp_simulation import AtpSimulation
-from emulation.sim.failover.failover_simulation import FailoverSimulation
 from emulation.sim.network.bounded_simulation import BoundedSimulation
 from emulation.sim.network.gloo_simulation import GlooSimulation
 from emulation.sim.network.host_simulation import HostSimulation
@@ -18,7 +17,11 @@ from transport.group.method_name import host_methods
 
 
 def _switch_simulation(config: SimulationConfig, shared: SwitchedNetwork | None = None) -> Simulation:
-    return SwitchSimulation(config, shared) if config.failover is None else FailoverSimulation(config, shared)
+    if config.failover is None:
+        return SwitchSimulation(config, shared)
+    from emulation.sim.failover.failover_simulation import FailoverSimulation  # a third of what a run would load
+
+    return FailoverSimulation(config, shared)
 
 
 SIMULATIONS: dict[str, Callable[..., Simulation]] = {

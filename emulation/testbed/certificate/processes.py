@@ -4,7 +4,6 @@ standard library only."""
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import NamedTuple
 NAMED_MOST = 3  # programs told
 NAMED_SHARE = 0.01  # of the CPUs' time: fewer isn't told
 OTHERS_SHARE = 0.1  # of the CPUs' time: what other programs may take before they are the first thing to look at
-PROBE_S = 1.0
+PROBE_S = 1.0  # ticks enough to tell that
 
 
 class Usage(NamedTuple):
@@ -74,10 +73,8 @@ def other_share(before: Usage, after: Usage) -> float:
     return max(0, after.busy - before.busy - run_ticks) / max(1, after.total - before.total)
 
 
-def busy_now(root_pid: int, during_s: float = PROBE_S) -> tuple[float, list[tuple[str, float]]]:
-    """The share of the CPUs' time that other programs and the hypervisor have now, and the busiest of the programs."""
-    before = usage(root_pid)
-    time.sleep(during_s)
+def busy_since(before: Usage, root_pid: int) -> tuple[float, list[tuple[str, float]]]:
+    """The share of the CPUs' time that other programs and the hypervisor had since, and the busiest of the programs."""
     after = usage(root_pid)
     total = after.total - before.total
     stolen = (after.stolen - before.stolen) / max(1, total)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import subprocess
@@ -23,7 +22,7 @@ from emulation.scenario.bounds import elements_of
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import Scenario
 from emulation.scenario.scenario_tables import BEST, KERNEL
-from emulation.testbed import netns, patience
+from emulation.testbed import netns
 from emulation.testbed.mininet.node_addresses import NodeAddress, switch_places
 from emulation.testbed.mininet.services import RunningService, ServiceProcess, SwitchPlace, switchagg_command
 from emulation.testbed.mininet.shaping import NetworkSpec, UnfitError
@@ -31,6 +30,7 @@ from emulation.testbed.nursery import Nursery, NurseryProcess
 from emulation.testbed.trainers.trainer_messages import GROUP_JOB, GROUP_PORT
 from switchagg.errors import SwitchaggError
 from switchagg.priority import CLASSES
+from transport.control.control_client import query_status
 from transport.group.method_name import MethodName
 from transport.links.link_kinds import LINKS
 from transport.meshes.job_key import TOKEN_VARIABLE, new_token
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from emulation.testbed.mininet.emulated_network import EmulatedNetwork
     from switchagg.native.bpf import LossProgram
 
+STATUS_S = 30.0
 CONTROL_PORT = 5555  # of the first switch, and its data port is the next
 RENDEZVOUS_PORT = 29_500
 BY_LINKS, BY_SWITCH = "links", "switch"
@@ -267,12 +268,11 @@ class RunningScenario:
         counted: Counter[str] = Counter()
         nodes = [node for node, _ in self._downward()]
         for node, plane in zip(nodes, (switch, *switch.below), strict=True):
-            command = netns.command_in(self.star.pids[node], switchagg_command("status", plane.control, "--json"))
             try:
-                done = patience.run(command, 30, check=True)
-            except subprocess.SubprocessError as error:
+                answer = netns.within(self.star.pids[node], partial(query_status, plane.control, timeout_s=STATUS_S))
+            except (SwitchaggError, OSError) as error:
                 raise RunFailed(f"{plane.name}: {plane.what}'s counters can't be read: {words_of(error)}") from error
-            counted.update(json.loads(done.stdout)["data_counters"])
+            counted.update(answer.data_counters)
         return dict(counted)
 
     def start_rank(self, rank: int, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:

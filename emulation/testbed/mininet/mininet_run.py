@@ -11,7 +11,7 @@ import dataclasses
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -90,7 +90,7 @@ def run_method(scenario: Scenario, method: MethodName, out_dir: Path, progress: 
     one line; UnfitError if this machine can't honour the scenario.
     """
     with Nursery([f"{TRAINER}:prepare"]) as nursery:
-        ((result, _),) = in_turn([_running(scenario, method, out_dir, progress, (hold_after(scenario),), nursery)])
+        ((result, _),) = in_turn([_run(scenario, method, out_dir, progress, (hold_after(scenario),), nursery)])
     return result
 
 
@@ -113,7 +113,7 @@ def run_methods(
             group = methods[first : first + (1 if turns is None else most)]
             holds = (hold_after(scenario),) if turns is None or len(group) == 1 else turns.holds
             running = [
-                _running(scenario, method, folder / method.slug, partial(progress, str(method)), holds, fork)
+                _run(scenario, method, folder / method.slug, partial(progress, str(method)), holds, fork)
                 for method in group
             ]
             for result, seconds in in_turn(running):
@@ -160,23 +160,6 @@ def methods_at_once(workers: int) -> int:
     return max(1, int(MEMORY_SHARE * available_bytes / (workers * RANK_BYTES)))
 
 
-def _running(
-    scenario: Scenario,
-    method: MethodName,
-    out_dir: Path,
-    progress: Progress,
-    holds: tuple[int, ...],
-    nursery: Nursery,
-) -> Generator[None, None, MethodResult]:
-    """A method that yields at each of `holds`, when all ranks have done so many iterations and wait."""
-    try:
-        return (yield from _run(scenario, method, out_dir, progress, holds, nursery))
-    except (OSError, subprocess.SubprocessError) as error:  # a node that died under us, a program that failed
-        raise RunFailed(
-            f"{method}: the emulated network failed: {words_of(error)}; its logs are in {out_dir}"
-        ) from error
-
-
 def _run(
     scenario: Scenario,
     method: MethodName,
@@ -185,11 +168,12 @@ def _run(
     holds: tuple[int, ...],
     nursery: Nursery,
 ) -> Generator[None, None, MethodResult]:
+    """A method that yields at each of `holds`, when all ranks have done so many iterations and wait."""
     total, workers = scenario.workload.iterations, scenario.topology.workers
     stall_s, limit_s = time_limits(scenario, method)
     servers = scenario.ps.servers if method.method == "ps" else 0
     progress(0, total, "building the network")
-    with RunningScenario(scenario, servers=servers) as network:
+    with _failures(method, out_dir), RunningScenario(scenario, servers=servers) as network:
         switch = (
             network.start_switch(scenario, method, str(method), out_dir / "switch.log") if method.is_switch else None
         )
@@ -230,6 +214,17 @@ def _run(
     return dataclasses.replace(
         _result(scenario, method, members, observed, counters, environment), compute_alone_ns=alone_ns
     )
+
+
+@contextlib.contextmanager
+def _failures(method: MethodName, out_dir: Path) -> Iterator[None]:
+    """Raises RunFailed for a node that died under us, or a program that failed."""
+    try:
+        yield
+    except (OSError, subprocess.SubprocessError) as error:
+        raise RunFailed(
+            f"{method}: the emulated network failed: {words_of(error)}; its logs are in {out_dir}"
+        ) from error
 
 
 def time_limits(scenario: Scenario, method: MethodName) -> tuple[float, float]:

@@ -35,7 +35,6 @@ from emulation.testbed.children import send_report
 from emulation.testbed.trainers.ddp_trainer import Trainer
 from emulation.testbed.trainers.fsdp_trainer import FsdpTrainer
 from emulation.testbed.trainers.ps_trainer import PsTrainer
-from emulation.testbed.trainers.scheduled_trainer import ScheduledTrainer
 from emulation.testbed.trainers.synchronised_trainer import SynchronisedTrainer
 from emulation.testbed.trainers.tensor_trainer import TensorTrainer
 from emulation.testbed.trainers.trainer_messages import TrainerConfig, TrainingFailed
@@ -75,6 +74,8 @@ def guarded(config: TrainerConfig, run: Callable[[Trainer], None]) -> None:
 
 def _kind(config: TrainerConfig) -> type[Trainer]:
     if config.name.schedule:
+        from emulation.testbed.trainers.scheduled_trainer import ScheduledTrainer  # which loads virtual time
+
         return ScheduledTrainer
     if config.scenario.asynchronous(config.name):
         return PsTrainer

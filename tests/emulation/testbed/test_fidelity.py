@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from emulation.testbed.certificate.fidelity import (
     judge,
     rejoined,
 )
-from emulation.testbed.certificate.processes import busiest, busy_now, spent_by_others, usage
+from emulation.testbed.certificate.processes import busiest, busy_since, spent_by_others, usage
 
 RATE_BPS = 200_000_000
 FRAME = 1514
@@ -334,7 +335,8 @@ def test_other_programs_are_named_and_their_share_is_of_all_cpus() -> None:
         before = usage(idle.pid)
         subprocess.run([sys.executable, "-S", "-c", burn.format(0.4)], check=True)
         with subprocess.Popen([sys.executable, "-S", "-c", burn.format(20)]) as burning:
-            share, programs = busy_now(idle.pid, 0.5)
+            time.sleep(0.5)
+            share, programs = busy_since(before, idle.pid)
             spent = spent_by_others(before, usage(idle.pid))
             burning.kill()
         idle.communicate()
