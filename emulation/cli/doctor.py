@@ -527,8 +527,8 @@ def diagnose() -> list[MachineCheck]:
     """Look at everything, in the order of `PROBES`."""
     netns.find_programs()  # as runs in Mininet do
     with ThreadPoolExecutor(max_workers=8) as pool:
-        begun = {name: pool.submit(check, name) for name in sorted(PROBES, key=lambda name: name not in SLOW)}
-        return [begun[name].result() for name in PROBES]
+        checks = {name: pool.submit(check, name) for name in sorted(PROBES, key=lambda name: name not in SLOW)}
+        return [checks[name].result() for name in PROBES]
 
 
 def exit_code(findings: list[MachineCheck]) -> int:

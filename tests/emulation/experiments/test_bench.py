@@ -24,6 +24,7 @@ from emulation.scenario.scenario import parse as parse_scenario
 from emulation.testbed.mininet.launch import BY_LINKS, BY_SWITCH
 from switchagg.dataplane.plane_kinds import DATAPLANES
 from tests.shared.html_page import checked
+from tools.bench import __main__ as bench_tools
 from tools.bench import suite
 from tools.bench.suite_figures import FIGURES, loss_shares
 from transport.group.method_name import parse
@@ -569,3 +570,14 @@ def test_an_interrupted_benchmark_goes_on_from_the_networks_that_are_measured(
 def test_a_command_that_moved_names_what_took_its_place(name: str) -> None:
     done = runner.invoke(app, ["bench", name, "--quick"])
     assert (done.exit_code, done.stderr.startswith(f"switchagg: bench {name}: it is measured by `")) == (2, True)
+
+
+def test_a_quick_benchmark_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[set[str]] = []
+    monkeypatch.setattr(bench_run, "require", lambda: None)
+    monkeypatch.setattr(bench_run, "run", lambda measures, *_: runs.append(set(measures)) or ())
+    quick = runner.invoke(bench_tools.app, ["suite", "--quick"])
+    named = runner.invoke(bench_tools.app, ["suite", "--quick", "exact"])
+    assert runs == [set(suite.QUICK_PARTS), {"exact"}]
+    assert f"without {', '.join(name for name in suite.PARTS if name not in suite.QUICK_PARTS)}, " in quick.stderr
+    assert "without" not in named.stderr

@@ -28,3 +28,14 @@ def test_a_figure_is_whole_or_not_there(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"No space left on device: '.*rates\.png'"):
         figure_kit.write({"rates": figure_kit.grid(2.0, 1.0)[0]}, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_images_are_written_beside_a_page_as_they_are_alone_and_a_fault_is_told(tmp_path: Path) -> None:
+    figures = {"rates": figure_kit.grid(2.0, 1.0)[0]}
+    figure_kit.write(figures, tmp_path / "alone")
+    with figure_kit.written_beside(figures, tmp_path / "beside"):
+        pass
+    assert (tmp_path / "beside/rates.png").read_bytes() == (tmp_path / "alone/rates.png").read_bytes()
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError, match="file"), figure_kit.written_beside(figures, tmp_path / "file"):
+        pass
