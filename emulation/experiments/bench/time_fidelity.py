@@ -2,7 +2,7 @@
 
 Runs of the two backends are cells of a sweep (`experiments/sweep/`), kept by content: a cell that is there isn't run
 again. Figures and tables are made of all cells that are there. Virtual time models no link kinds, so that a method is
-predicted once, whatever carries it.
+run once, whatever carries it; a link's framing is arithmetic.
 """
 
 from __future__ import annotations
@@ -132,10 +132,14 @@ def _pair(point: Point, entry: dict[str, Any], predicted: dict[str, Any]) -> Pai
 
 
 def compared(predicted: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
-    """The comparison of two summaries. difference: of the measured time from the predicted, `bytes` (of the rank
-    that sends most) times `pace` (time for each), less 1; None where virtual time predicts that nothing is sent."""
-    times = [summary_of_run["communication_ns"]["median"] for summary_of_run in (predicted, measured)]
-    sent_bytes = [summary_of_run["wire_tx_bytes_per_rank_iteration"] for summary_of_run in (predicted, measured)]
+    """The comparison of two summaries. What is predicted is virtual time's, by the ratio of the bounds, which differ by
+    the links' headers and packet sizes. difference: of the measured time from the predicted, `bytes` (of the rank that
+    sends most) times `pace` (time for each), less 1; None where virtual time predicts that nothing is sent."""
+    framing = ratio(*(side["bound"]["communication_ns"] for side in (measured, predicted))) or 1.0
+    times = [predicted["communication_ns"]["median"] * framing, measured["communication_ns"]["median"]]
+    sent_bytes = [
+        side["wire_tx_bytes_per_rank_iteration"] * share for side, share in ((predicted, framing), (measured, 1))
+    ]
     difference, more = ratio(times[1], times[0]), ratio(sent_bytes[1], sent_bytes[0])
     return {
         "predicted_ns": times[0],
