@@ -396,11 +396,10 @@ def _clang_for_bpf() -> Finding:
     remedy = "as root: apt-get install clang libbpf-dev; then make native"
     if _find("clang") is None:
         return Finding("clang is not on PATH", remedy)
-    if not _compiles("clang", "-target", "bpf", "-c"):
-        return Finding("this clang has no BPF target", remedy)
     includes = [f"-I{folder}" for folder in Path("/usr/include").glob("*-linux-gnu")]  # asm/types.h, as Debian has it
     if not _compiles("clang", "-target", "bpf", "-c", *includes, source=BPF_SOURCE):
-        return Finding("libbpf's headers are missing", remedy)
+        bare = _compiles("clang", "-target", "bpf", "-c")
+        return Finding("libbpf's headers are missing" if bare else "this clang has no BPF target", remedy)
     return Finding((_answer("clang", "--version") or "clang").splitlines()[0])
 
 

@@ -168,6 +168,7 @@ def compare(
     in_turn = None if runner else getattr(module, "run_methods", None)
     prepare(folder, scenario.methods_for(backend))
     host = host_facts(command)
+    importlib.import_module("emulation.report.comparison_report")  # matplotlib and Jinja2, while PyTorch loads
     chosen = scenario
     if plane is not None:
         host["dataplane"], host["dataplanes_passed_over"] = plane.name, plane.passed_over
@@ -195,9 +196,7 @@ def write(
     write_json(folder / "host.json", host)
     if timelines:
         write_trace(folder / TRACE, timelines)
-    from emulation.report.comparison_report import (
-        write_report,
-    )  # matplotlib and Jinja2: only when there is something to draw
+    from emulation.report.comparison_report import write_report
 
     write_report(folder, built, host, timelines)
     return Comparison(built, host, folder)

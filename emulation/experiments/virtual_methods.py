@@ -7,7 +7,6 @@ byte: nothing in them depends on what else runs.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import pickle
 import signal
@@ -69,7 +68,6 @@ def run_methods(
     workload = scenario.workload
     with Nursery([] if workload.profile else ["torch"]) if nursery is None else contextlib.nullcontext(nursery) as fork:
         fork.load([f"{__name__}:{(_prepare if workload.profile else _prepare_training).__name__}"])
-        importlib.import_module("emulation.report.comparison_report")  # while that loads
         compute_ns = 0
         if workload.compute_ns is None and not workload.profile:
             measure = partial(_measured, workload.name, workload.batch_per_worker, scenario.seed)
