@@ -151,6 +151,7 @@ class SwitchedNetwork:
         self.links: dict[Hop, SimulatedLink] = {}
         self._link, self._seed, self._tail_at = link, seed, tail_at
         self._strict = strict
+        self._hosts = {host: number for number, host in enumerate(topology.hosts)}
         for hop, settings in topology.hops:
             self.links[hop] = self._build_link(hop, settings)
         self.users: dict[int, str] = {}
@@ -170,12 +171,18 @@ class SwitchedNetwork:
         """The clock of each node. A partition is a switch and its hosts, or several switches that links without delay
         join, or what is inside a host; without lookahead, or with few hosts in each, all nodes are in one."""
         topology = self.topology
-        group = {name: name for name in topology.nodes}
+        ends = {*topology.hosts, *topology.inside}
+        above = {name: name for name in topology.nodes}  # another node of its group; the group's name: itself
+
+        def top(name: str) -> str:
+            while above[name] != name:
+                above[name] = name = above[above[name]]
+            return name
+
         for (sender, to), settings in topology.hops:
-            joined = {sender, to} & {*topology.hosts, *topology.inside} or not settings.delay_ns
-            if joined and group[sender] != group[to]:
-                old, new = group[sender], group[to]
-                group = {name: new if known == old else known for name, known in group.items()}
+            if sender in ends or to in ends or not settings.delay_ns:
+                above[top(sender)] = top(to)
+        group = {name: top(name) for name in topology.nodes}
         racks = {group[host] for host in topology.hosts}
         names = dict.fromkeys(group.values())
         if not names.keys() - {group[topology.hosts[0]]} or len(topology.hosts) < RACK_HOSTS_LEAST * len(racks):
@@ -358,14 +365,14 @@ class SwitchedNetwork:
 
     def _build_link(self, hop: Hop, settings: LinkSettings) -> SimulatedLink:
         """A direction of a link. A host never overflows its own queue: `HostUplink` waits instead."""
-        hosts, (sender, to) = self.topology.hosts, hop
+        sender, to = hop
         queue_bytes, drop_bytes, name = settings.queue_bytes, self._link.drop_bytes, f"{sender} to {to}"
         common = self._link
-        if sender in hosts:
-            queue_bytes, drop_bytes, name = max(queue_bytes, HOST_QUEUE_BYTES), None, f"up {hosts.index(sender)}"
-        elif to in hosts:
-            name = f"down {hosts.index(to)}"
-        if (sender in hosts or to in hosts) and {*hop} & {*self.topology.inside}:
+        if sender in self._hosts:
+            queue_bytes, drop_bytes, name = max(queue_bytes, HOST_QUEUE_BYTES), None, f"up {self._hosts[sender]}"
+        elif to in self._hosts:
+            name = f"down {self._hosts[to]}"
+        if (sender in self._hosts or to in self._hosts) and {*hop} & {*self.topology.inside}:
             common = LinkConfig(1)  # nothing goes wrong inside a host
         config = replace(
             common,
