@@ -27,6 +27,7 @@ from transport.bounded.bounded_table import BOUNDED
 from transport.collectives.cost import traffic_matrix
 from transport.links.ethernet import ETHERNET_BYTES
 from transport.links.framing import RELIABLE_BYTES
+from transport.meshes.udp_mesh import CREDIT_BYTES
 
 KIND_AT = 2
 _REST = RELIABLE_BYTES - HEADER_BYTES + ETHERNET_BYTES + 20 - UDP_FRAMING_BYTES
@@ -45,7 +46,8 @@ class BoundedHost:
         self._ecn = 0 if link.config.ecn_bytes is None else ECT
         self._done: dict[int, Done] = {}
         frame_bytes = party.path.block_bytes + HEADER_BYTES + UDP_FRAMING_BYTES
-        self._uplink = HostUplink(self._network, link, frame_bytes, self._give)
+        # Packets that a socket has can't be taken back by who is told to stop.
+        self._uplink = HostUplink(self._network, link, frame_bytes, self._give, CREDIT_BYTES)
         self._alarm = Alarm(self._network, self._ring)
 
     def begin(self, call: SimulatedCall) -> None:

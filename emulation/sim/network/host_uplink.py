@@ -61,13 +61,19 @@ class HostUplink:
     So frames leave the protocol when they leave the host, not a window earlier, and no host overflows its own queue.
     Jobs on one host have a credit each, of their own bytes, so that they share the link.
     `give(limit)` sends up to `limit` frames of at most frame_bytes (framing included) and returns how many.
+    credit_bytes: 0: about a millisecond of the link, as TCP's small queues keep.
     """
 
     def __init__(
-        self, network: VirtualClock, link: SimulatedLink | ClassQueue, frame_bytes: int, give: Callable[[int], int]
+        self,
+        network: VirtualClock,
+        link: SimulatedLink | ClassQueue,
+        frame_bytes: int,
+        give: Callable[[int], int],
+        credit_bytes: int = 0,
     ) -> None:
-        credit = min(CREDIT_BYTES_MAX, link.config.rate_bps * CREDIT_NS // 8_000_000_000)
-        self._credit_bytes = max(credit, 2 * frame_bytes)
+        credit_bytes = credit_bytes or min(CREDIT_BYTES_MAX, link.config.rate_bps * CREDIT_NS // 8_000_000_000)
+        self._credit_bytes = max(credit_bytes, 2 * frame_bytes)
         self._network = network
         self._link = link
         self._frame_bytes = frame_bytes
