@@ -2,7 +2,7 @@
 
     python tools/fidelity_level_error.py [SCENARIO …] > table.md
 
-A line of Markdown for each: communication time of an iteration by packets, and the others' errors. What only packets
+A line of Markdown for each scenario: the errors of an iteration's communication time, by method. What only packets
 describe is left out, and said. `docs/fidelity-levels.md` has the table.
 """
 
@@ -17,6 +17,7 @@ from emulation.sim.fidelity_level import refusal
 from emulation.sim.simulated_run import run_method, simulation_config
 from transport.group.method_name import MethodName
 
+MINUS = "\N{MINUS SIGN}"
 COUNTED = 1
 """Iterations, after one that isn't."""
 
@@ -37,28 +38,33 @@ def communication_ms(result: MethodResult) -> float:
     return sum(record.communication_ns for record in counted) / len(counted) / 1e6
 
 
-def line(scenario: Scenario, where: str, name: MethodName) -> str:
-    """One method's."""
+def line(scenario: Scenario, where: str) -> str:
+    """All methods of a scenario that coarser levels have; the others are said."""
+    errors: dict[str, list[str]] = {FLOW: [], FORMULA: []}
+    for name in scenario.methods_for("sim"):
+        if why := refusal(scenario, name, simulation_config(scenario, name)):
+            print(f"{where}, {name}: packets only: {why}", file=sys.stderr)
+            continue
+        exact_ms, *others_ms = (communication_ms(run(scenario, name, level)) for level in (PACKET, FLOW, FORMULA))
+        flow, formula = (100 * (other_ms / exact_ms - 1) for other_ms in others_ms)
+        errors[FLOW].append(f"{name} {flow:+.2f} %".replace("-", MINUS))
+        errors[FORMULA].append(f"{formula:+.1f} %".replace("-", MINUS))
+    return f"| {where} | {', '.join(errors[FLOW])} | {', '.join(errors[FORMULA])} |"
 
-    def run(level: str) -> MethodResult:
-        return run_method(shortened(scenario, level), name, Path(), lambda *_: None)
 
-    if why := refusal(scenario, name, simulation_config(scenario, name)):
-        return f"| {where} | {name} | | | packets only: {why} |"
-    exact = communication_ms(run(PACKET))
-    errors = [100 * (communication_ms(run(level)) / exact - 1) for level in (FLOW, FORMULA)]
-    return f"| {where} | {name} | {exact:.4g} | {errors[0]:+.2f} % | {errors[1]:+.1f} % |"
+def run(scenario: Scenario, name: MethodName, level: str) -> MethodResult:
+    """A few iterations of a method."""
+    return run_method(shortened(scenario, level), name, Path(), lambda *_: None)
 
 
 def main() -> None:
     """Writes the table, a line as soon as it is known."""
     names = sys.argv[1:] or sorted(path.stem for path in SHIPPED_FOLDER.glob("*.toml"))
-    print("| scenario | method | packets, ms | flow | formula |\n|---|---|---|---|---|", flush=True)
+    print("| scenario | flow | formula |\n|---|---|---|", flush=True)
     for name in names:
         for point, scenario in load_variants(SHIPPED_FOLDER / f"{name}.toml"):
             where = ", ".join([name, *(f"{key.partition('.')[2]} = {value}" for key, value in point.items())])
-            for method in scenario.methods_for("sim"):
-                print(line(scenario, where, method), flush=True)
+            print(line(scenario, where), flush=True)
 
 
 if __name__ == "__main__":
