@@ -209,6 +209,9 @@ def fidelity(
     only: Annotated[str, typer.Option(metavar="TEXT", help="Run only those whose title has this in it")] = "",
     again: Annotated[bool, typer.Option("--again", help="Measure again what was certified INVALID")] = False,
     jobs: Annotated[int, typer.Option(min=0, max=1024, help="Processes in virtual time; 0: one on each core")] = 0,
+    hosts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Of `switchagg calibrate`: predict with its costs, too")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs and of what comes of them")] = Path("results/fidelity"),
     docs: Annotated[Path | None, typer.Option(help="Folder with the page fidelity.md, for the results")] = None,
 ) -> None:
@@ -224,21 +227,25 @@ def fidelity(
 
     `switchagg bench fidelity --only switch`
 
+    `switchagg bench fidelity --hosts results/hosts.toml`
+
     `switchagg bench fidelity quickstart --set 'sweep.topology.rate_bps=[100e6, 200e6]'`
     """
     with outcomes(f"the same command goes on from the runs in {out}/cells"):
         from emulation.cli.compare_console import overrides
+        from emulation.experiments.bench import calibration
         from emulation.experiments.bench import time_fidelity as held
         from emulation.experiments.bench.bench_run import require
         from emulation.scenario import scenario as scenarios
         from emulation.testbed.netns import run_in_user_namespace
 
+        tables = calibration.load(hosts) if hosts is not None else {}
         run_in_user_namespace()
         require()
         path, settings = scenarios.find(scenario or held.SCENARIO), overrides(None, setting or [])
         if scenario is None:
             settings = {"methods.mininet": held.every(), "sweep.topology.rate_bps": list(held.RATES_BPS), **settings}
-        plan = held.planned(scenarios.load(path, settings), scenarios.load_variants(path, settings), out)
+        plan = held.planned(scenarios.load(path, settings), scenarios.load_variants(path, settings), out, tables)
         held.run(plan, only, again, jobs, _log)
         built = held.document(plan)
         for line in [*held.lines(built), *map(str, held.write(built, out, docs))]:

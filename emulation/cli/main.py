@@ -34,6 +34,7 @@ from emulation.cli.link_help import LinkCommand
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, outcomes, renamed_option, stop
 from emulation.cli.p4_commands import add_p4
 from emulation.cli.report_options import LOG_FORMAT, LOG_LEVEL, METRICS, METRICS_NAMES, event_log, metrics_option
+from emulation.cli.runs.calibrate import calibrate
 from emulation.cli.runs.chaos_command import chaos
 from emulation.cli.runs.goal import goal
 from emulation.cli.runs.profile import profile
@@ -66,6 +67,7 @@ app.command("keys")(make_keys)
 app.command(cls=LinkCommand)(server)
 app.command()(reproduce)
 app.command()(whatif)
+app.command()(calibrate)
 app.command()(goal)
 app.command()(top)
 app.command()(chaos)
@@ -106,6 +108,8 @@ def _describe(
     `switchagg reproduce` : papers' numbers beside ours
 
     `switchagg whatif TRACE` : what a switch would gain your own run
+
+    `switchagg calibrate` : what packets cost this machine, for virtual time
 
     `switchagg chaos` : kill workers and switches, cut links, and see what training makes of it
     """

@@ -26,6 +26,7 @@ from emulation.scenario.profiles.workload_keys import batch_of, load_workload, t
 from emulation.scenario.scenario_tables import (
     ADAMW,
     PACKET,
+    PACKET_KEYS,
     PROFILED,
     SEED_MOST,
     TABLES,
@@ -103,7 +104,7 @@ class Scenario:
             fabric=options.fabric,
             trees=min(self.switch.trees or self.switch.streams, self.switch.streams),
             verify=self.switch.verify,
-            **vars(self.hosts),
+            **{key: value for key, value in vars(self.hosts).items() if key not in PACKET_KEYS},
         )
 
     def links(self, method: str) -> Topology:
@@ -154,7 +155,7 @@ class Scenario:
 
 _ONLY_IF_SET = {
     "ps": ("push_then_pull",),
-    "hosts": ("calls_at_once", "call_ns"),
+    "hosts": ("calls_at_once", "call_ns", *PACKET_KEYS),
     "faults": ("stragglers", "tail", "lost_switches"),
     "switch": ("fallback", "standby", "lease_ns"),
     "workload": ("compute_jitter", "paced"),

@@ -11,6 +11,7 @@ from emulation.scenario.scenario_tables import (
     BEST,
     KERNEL,
     MAX_MIN,
+    PACKET_KEYS,
     RDMA_CONTROLS,
     SGD,
     ComputeDistribution,
@@ -194,8 +195,11 @@ def _costs(scenario: Scenario) -> str:
     where = f"[hosts] {key}"
     if scenario.methods.mininet:
         return f"{where}: hosts of Mininet take what they take; allowed: 0, or [methods] mininet = [] and --on sim"
+    packets = next((name for name in PACKET_KEYS if getattr(scenario.hosts, name)), "")
+    if packets and scenario.topology.pfc_bytes:
+        return f"[hosts] {packets}: links that can be paused lead to hosts at once; allowed: 0, or pfc_bytes = 0"
     used = [method.method for method in scenario.methods.sim] + [job.method for job in scenario.jobs]
-    for name in used:
+    for name in used if key not in PACKET_KEYS else ():
         if name in METHODS and (METHODS[name].trailer_bytes or METHODS[name].loses):
             return f"{where}: not with {name}, whose packets are no transfers; allowed: the other methods"
     calls = next((key for key in ("calls_at_once", "call_ns") if getattr(scenario.hosts, key)), "")

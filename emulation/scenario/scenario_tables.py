@@ -171,9 +171,13 @@ class TopologyOptions:
         )
 
 
+PACKET_KEYS = ("packet_ns", "switch_packet_ns", "wake_ns", "cpus")
+"""Of [hosts], those that only a simulation packet by packet has."""
+
+
 @dataclass(frozen=True)
 class HostOptions:
-    """sim: what transfers cost every host, and the rate of one connection: `emulation.sim.host_costs`."""
+    """sim: what transfers and packets cost every host, and the rate of one connection: `emulation.sim.host_costs`."""
 
     transfer_ns: int = integer(0, 0, 1_000_000_000, "ns", "Of each transfer that a host sends, and of each that comes")
     flow_bps: int = integer(0, 0, 400_000_000_000, "bits/s", "Most of one connection; 0: as much as links carry")
@@ -185,6 +189,20 @@ class HostOptions:
         "Collectives of a rank: 1, as in NCCL and Horovod; 0: all that are ready, as in groups here",
     )
     call_ns: int = integer(0, 0, 1_000_000_000, "ns", "Of each collective, at each rank, before it begins: its launch")
+    packet_ns: int = integer(0, 0, 1_000_000, "ns", "CPU time of each packet that a host sends, and of each that comes")
+    switch_packet_ns: int = integer(
+        0, 0, 1_000_000, "ns", "CPU time of each packet that comes to a switch's program, and of each that it sends"
+    )
+    wake_ns: int = integer(
+        0, 0, 1_000_000, "ns", "CPU time of such a program or host before the first packet after a pause"
+    )
+    cpus: int = integer(
+        0,
+        0,
+        4096,
+        "CPUs",
+        "That hosts and switches share, as where they are emulated on one machine; 0: each has its own",
+    )
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,24 @@ class HostCosts:
         return any(vars(self).values())
 
 
+@dataclass(frozen=True)
+class PacketCosts:
+    """The CPU time that packets take. packet_ns: of each that a host sends, and of each that comes to it.
+    switch_packet_ns: of each that comes to a switch's program, and of each that it sends. wake_ns: of a host or program
+    before the first packet after a pause. cpus: all take turns on so many, a packet each; 0: each has its own.
+    """
+
+    packet_ns: int = 0
+    switch_packet_ns: int = 0
+    wake_ns: int = 0
+    cpus: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.packet_ns or self.switch_packet_ns or self.wake_ns)
+
+
 FREE = HostCosts()
+NO_PACKET_COSTS = PacketCosts()
 
 
 class Processor:

@@ -27,7 +27,7 @@ from emulation.scenario.workload_kinds import DDP, FSDP, TP, WORKLOADS
 from emulation.sim.asynchronous import AsynchronousTraining
 from emulation.sim.failover_terms import LEASE_NS, FailoverTerms
 from emulation.sim.fidelity_level import FidelityLevel, fidelity_level_of
-from emulation.sim.host_costs import HostCosts
+from emulation.sim.host_costs import HostCosts, PacketCosts
 from emulation.sim.layers import LayeredTraining, Schedule
 from emulation.sim.lossless.pausing import PfcConfig, Red
 from emulation.sim.network.ps_simulation import PsSimulation
@@ -349,5 +349,6 @@ def simulation_config(scenario: Scenario, name: MethodName | None = None) -> Sim
         servers=ps.servers,
         ps=ps.options,
         group=topology.fabric.group(topology.workers),
-        costs=HostCosts(**vars(scenario.hosts)),
+        costs=HostCosts(**shared_fields(scenario.hosts, HostCosts)),
+        packet_costs=PacketCosts(**shared_fields(scenario.hosts, PacketCosts)),
     )

@@ -110,6 +110,7 @@ class NativeEndpoint:
         if self._handle is None:
             raise MemoryError("no memory for an endpoint")
         self._counters = self._library.sa_endpoint_counters(self._handle)
+        self._size_bytes = ctypes.c_uint32()
 
     def __del__(self) -> None:
         if self._handle is not None:
@@ -192,6 +193,12 @@ class NativeEndpoint:
         if self._library.sa_endpoint_held(self._handle, number, held.ctypes.data, len(held)):
             raise KeyError("no such call is running")
         return held
+
+    @property
+    def lacks(self) -> int:
+        """How many results the call that lacks fewest lacks; more than any, if there is no call."""
+        missing: int = self._library.sa_endpoint_lacks(self._handle, ctypes.byref(self._size_bytes))
+        return missing
 
     def next_deadline_ns(self) -> int | None:
         """When `handle_timer` has work if no result comes first; None if nothing is in flight."""

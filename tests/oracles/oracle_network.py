@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from heapq import heappush
 from typing import Any, cast
 
@@ -26,6 +27,7 @@ from switchagg.job import JobConfig
 from switchagg.native.headers import SIM_SEQUENCE_BITS
 from switchagg.partial_endpoint import endpoint_of
 from switchagg.wire import FLAG_RESULT, FLAGS_AT, MARKED, RANK_AT
+from tests.oracles.cpus import OracleCpus, OracleProgram
 from tests.oracles.mesh_host import OracleMeshHost
 from tests.oracles.oracle_links import CorruptedFrame, OracleLink, framing_bytes_of
 from tests.oracles.pausing import Charges, OracleIngressPort, OraclePausableLink
@@ -179,6 +181,21 @@ class OracleNetwork(SwitchedNetwork):
         if hop[1] in self.switches:
             link.receive = cast(OracleSwitch, self.switches[hop[1]]).receive
 
+    def _occupy_cpus(self) -> None:
+        costs = self.packet_costs
+        cpus = OracleCpus(self.time, costs.cpus, costs.wake_ns)
+        self._programs: dict[str, OracleProgram] = {}
+        for name in (*self.topology.hosts, *self.switches):
+            switch = self.switches.get(name)
+            sends_on = tuple(link for hop, link in self.links.items() if hop[0] == name)
+            program = OracleProgram(cpus, costs.packet_ns if switch is None else costs.switch_packet_ns, sends_on)
+            self._programs[name] = program
+            if switch is None:
+                continue
+            program.address = partial(getattr, switch, "address")
+            for link in (link for hop, link in self.links.items() if hop[1] == name):
+                link.receive = program.entrance(link.receive)  # type: ignore[attr-defined]
+
     def attach(self, host: str, address: int, receive: Action) -> None:
         """As there; of two at an address, the second one takes the packets of methods with bounded loss."""
         there = self._actions.setdefault(host, {})
@@ -186,6 +203,8 @@ class OracleNetwork(SwitchedNetwork):
         uplink, downlink = (cast(OracleLink, link) for link in (self.uplink(host), self.downlink(host)))
         uplink.users = len(there)
         downlink.receive = there[address] if len(there) == 1 else _shared(there)
+        if self.packet_costs:
+            downlink.receive = self._programs[host].entrance(downlink.receive)
 
     def plane(self, slots: int, elements: int, name: str) -> DataPlane:
         """As there."""

@@ -145,9 +145,9 @@ class PathSender:
         return self._flight_bytes + self.config.block_bytes <= most_bytes
 
     @property
-    def quiet(self) -> bool:
-        """Whether nothing is in flight."""
-        return not self._flight
+    def in_flight(self) -> int:
+        """How many packets have left and neither arrived nor are lost, as far as is known."""
+        return len(self._flight)
 
     def ping(self, now_ns: int) -> tuple[int, int]:
         """(number, class) of a ping that leaves now: behind all that is in flight."""

@@ -529,6 +529,11 @@ class BoundedParty:
         """Whether nobody waits for something of ours, as far as is known: this rank may leave."""
         return self.failure is not None or not (self._by_place or self._acks or any(self._control.values()))
 
+    @property
+    def in_flight(self) -> int:
+        """See `PacketParty.in_flight`."""
+        return sum(path.in_flight for path in self._senders.values())
+
     # Time
 
     def next_deadline_ns(self) -> int | None:

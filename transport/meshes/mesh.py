@@ -179,6 +179,10 @@ class PacketParty(Protocol):
     def idle(self) -> bool:
         """Whether nobody waits for something of ours, as far as is known."""
 
+    @property
+    def in_flight(self) -> int:
+        """How many packets have left and neither arrived nor are lost, as far as is known."""
+
     def receive(self, data: bytes, sender: int, now_ns: int, marked: bool = False) -> None:
         """A packet of a member came. marked: with the network's mark (CE). Raises nothing."""
 

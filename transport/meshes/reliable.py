@@ -132,6 +132,11 @@ class Sender:
         return not (self._messages or self._in_flight or self._lost)
 
     @property
+    def in_flight(self) -> int:
+        """How many segments have left and not arrived, as far as is known."""
+        return len(self._in_flight)
+
+    @property
     def acknowledged(self) -> int:
         """How many segments, from the first on, have arrived; a message has one at least."""
         return self._first

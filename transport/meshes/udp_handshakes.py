@@ -1,4 +1,4 @@
-"""The handshakes of one member of a UDP mesh (`transport.meshes.mesh_handshake`), over datagrams that may get lost.
+"""The peers of a member of a UDP mesh, and handshakes (`transport.meshes.mesh_handshake`) over datagrams that get lost.
 
 Both members are dialers (M7): each sends openings until the other's hello is there, and whichever handshake ends first
 connects them. A member keeps nothing of an opener until the opener has proved that it has the job's token. Proofs and
@@ -10,13 +10,16 @@ answers carry, behind the hello,
 
 import secrets
 import struct
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from switchagg.errors import DecodeError
 from switchagg.priority import CLASSES
+from switchagg.wire import Bundle
 from transport.links.link import Address
+from transport.links.udp_link import UdpLink
 from transport.meshes.gathering import Gathering
 from transport.meshes.hello import ANYBODY, Hello, Meeting, unpack
 from transport.meshes.mesh_handshake import (
@@ -28,8 +31,30 @@ from transport.meshes.mesh_handshake import (
     nonce_of,
     pack_opening,
 )
+from transport.meshes.reliable import Receiver, Sender
 
 _NUMBERS = struct.Struct(f">IIB{CLASSES - 1}H")
+
+
+class UdpFlow:
+    """A connection to a member, and one from it: over this link, to that address."""
+
+    def __init__(self, peer: "UdpPeer", link: UdpLink, address: Address, sender: Sender, receiver: Receiver) -> None:
+        self.peer, self.link, self.address, self.sender, self.receiver = peer, link, address, sender, receiver
+        self.marks: deque[tuple[int, int, int]] = deque()  # per message: end in segments, ticket, bytes of data
+        self.segments = 0
+        self.unsent: list[Bundle] = []
+
+
+class UdpPeer:
+    """The state of the connection to another member. flows: by class, once its number is known."""
+
+    def __init__(self, member: int, address: Address, now_ns: int) -> None:
+        self.member, self.address = member, address
+        self.number = 0  # its own, by which it knows frames meant for it; 0 while it is unknown
+        self.connected = False
+        self.received_ns = self.sent_ns = now_ns
+        self.flows: list[UdpFlow] = []
 
 
 class Greeting(NamedTuple):

@@ -47,7 +47,7 @@ from transport.meshes.mesh_base import GIVEN_UP, MeshBase
 from transport.meshes.mesh_handshake import MAGIC, HandshakeKind, kind_of
 from transport.meshes.mesh_opening import BoundPlace
 from transport.meshes.reliable import DATA, KIND_OFFSET, Receiver, ReliableConfig, Sender
-from transport.meshes.udp_handshakes import Greeting, UdpHandshakes
+from transport.meshes.udp_handshakes import Greeting, UdpFlow, UdpHandshakes, UdpPeer
 
 MESSAGE_BYTES_MAX = 1 << 24
 CONFIG = ReliableConfig(segment_bytes=1440, window_bytes=1 << 19, retry_limit=1 << 30)
@@ -63,6 +63,8 @@ _PING, _BYE = b"saping", b"sabye!"
 _RELIABLE = b"RT"
 _CONNECTION = slice(4, 8)  # of a datagram of `transport.meshes.reliable`
 _FRAMES_PER_TURN = 128
+_GATHER_S, _FEW_FRAMES, _MANY_FRAMES = 0.0002, 16, 32
+"""Waking costs as much as a frame or two: while many are in flight, the next few are waited for, and taken together."""
 
 
 @dataclass(frozen=True)
@@ -77,27 +79,6 @@ class UdpMeshOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.tos <= 255:
             raise ValueError(f"tos {self.tos}: 0 to 255")
-
-
-class _Flow:
-    """A connection to a member, and one from it: over this link, to that address."""
-
-    def __init__(self, peer: "_Peer", link: UdpLink, address: Address, sender: Sender, receiver: Receiver) -> None:
-        self.peer, self.link, self.address, self.sender, self.receiver = peer, link, address, sender, receiver
-        self.marks: deque[tuple[int, int, int]] = deque()  # per message: end in segments, ticket, bytes of data
-        self.segments = 0
-        self.unsent: list[Bundle] = []
-
-
-class _Peer:
-    """The state of the connection to another member. flows: by class, once its number is known."""
-
-    def __init__(self, member: int, address: Address, now_ns: int) -> None:
-        self.member, self.address = member, address
-        self.number = 0  # its own, by which it knows frames meant for it; 0 while it is unknown
-        self.connected = False
-        self.received_ns = self.sent_ns = now_ns
-        self.flows: list[_Flow] = []
 
 
 class UdpMesh(MeshBase):
@@ -129,17 +110,18 @@ class UdpMesh(MeshBase):
         self._handshakes = UdpHandshakes(hello, terms, addresses, self._number, ports)
         now_ns = time.monotonic_ns()
         self._peers = {
-            member: _Peer(member, links[0].resolve(address), now_ns)
+            member: UdpPeer(member, links[0].resolve(address), now_ns)
             for member, address in enumerate(addresses)
             if member != hello.member
         }
         self._by_address = {peer.address: peer for peer in self._peers.values()}
         self._past = dict.fromkeys(("retransmitted", "timeouts"), 0)  # of peers that are lost
         self._deadline_ns = self._look_ns = 0
+        self._arrivals = 0  # datagrams since the last wait
         self._turns = [0] * len(links)  # the member whose turn it is to be sent to, by class
         self._packets: PacketParty | None = None
         self._magic = b""
-        self._unsent: deque[tuple[_Flow, Bundle]] = deque()  # packets that a link had no room for
+        self._unsent: deque[tuple[UdpFlow, Bundle]] = deque()  # packets that a link had no room for
 
     @classmethod
     def connect(
@@ -281,7 +263,7 @@ class UdpMesh(MeshBase):
         else:
             self._take_hello(peer, address, connecting, self._handshakes.greeted(frame, address, member))
 
-    def _take_hello(self, peer: _Peer | None, address: Address, connecting: bool, greeting: Greeting) -> None:
+    def _take_hello(self, peer: UdpPeer | None, address: Address, connecting: bool, greeting: Greeting) -> None:
         session, hello, number, local_number, asks, ports = greeting
         text = address_text(address)
         fault = disagreement(self._hello, hello, text, None if peer is None else peer.member)
@@ -307,7 +289,7 @@ class UdpMesh(MeshBase):
                 at = (address[0], ports[place - 1]) if place else address
                 self._by_address[at] = peer
                 sender = Sender(self._config, number + place, self._hello.job, peer.member)
-                peer.flows.append(_Flow(peer, link, at, sender, Receiver(self._config, self._number + place)))
+                peer.flows.append(UdpFlow(peer, link, at, sender, Receiver(self._config, self._number + place)))
         peer.connected = peer.connected or local_number == self._number
         peer.received_ns = time.monotonic_ns()
         if asks or (news and not peer.connected):
@@ -341,7 +323,7 @@ class UdpMesh(MeshBase):
         if (peer := self._peers.get(member)) is not None:
             self._lose(peer, GIVEN_UP)
 
-    def _acknowledge(self, flow: _Flow, now_ns: int) -> None:
+    def _acknowledge(self, flow: UdpFlow, now_ns: int) -> None:
         for frame in flow.receiver.frames_to_send(now_ns):
             flow.peer.sent_ns = now_ns
             self._transmit(frame, flow.address, flow.link)
@@ -373,7 +355,7 @@ class UdpMesh(MeshBase):
             self._turns[place] = waiting[0].peer.member
             self._deadline_ns = 0  # there may be more
 
-    def _push(self, flow: _Flow) -> bool:
+    def _push(self, flow: UdpFlow) -> bool:
         """Send the flow's bundles; False if the link is full."""
         while flow.unsent:
             bundle = flow.unsent[0]
@@ -396,6 +378,7 @@ class UdpMesh(MeshBase):
         now_ns, moved = time.monotonic_ns(), False
         for bundle, address, tos in chain.from_iterable(link.receive() for link in self._links):  # urgent ones first
             peer = self._by_address.get(address)
+            self._arrivals += len(bundle)
             for row in bundle:
                 frame = row.tobytes()
                 if frame[:2] == _RELIABLE and peer is not None and peer.number:
@@ -420,7 +403,7 @@ class UdpMesh(MeshBase):
         for flow in self._flows():
             self._note_deadline(flow)
 
-    def _take_other(self, peer: _Peer | None, frame: bytes, address: Address, connecting: bool, now_ns: int) -> None:
+    def _take_other(self, peer: UdpPeer | None, frame: bytes, address: Address, connecting: bool, now_ns: int) -> None:
         if frame.startswith(MAGIC):
             try:
                 self._handshake(frame, address, connecting)
@@ -439,7 +422,7 @@ class UdpMesh(MeshBase):
         if moved:
             self._events.append(PacketsMoved())
 
-    def _take(self, peer: _Peer, frame: bytes, now_ns: int) -> None:
+    def _take(self, peer: UdpPeer, frame: bytes, now_ns: int) -> None:
         data = len(frame) > KIND_OFFSET and frame[KIND_OFFSET] == DATA
         place = int.from_bytes(frame[_CONNECTION], "big") - (self._number if data else peer.number)
         if not 0 <= place < len(peer.flows):
@@ -464,20 +447,20 @@ class UdpMesh(MeshBase):
         peer.connected = True
         peer.received_ns = now_ns
 
-    def _received(self, peer: _Peer, message: bytes) -> None:
+    def _received(self, peer: UdpPeer, message: bytes) -> None:
         if not message or message[0] > HEAD_BYTES_MAX or len(message) < 1 + message[0]:
             self._lose(peer, "it sent what is no message")
             return
         begin = 1 + message[0]
         self._note_received(peer.member, message[1:begin], memoryview(message)[begin:])
 
-    def _acknowledged(self, flow: _Flow) -> None:
+    def _acknowledged(self, flow: UdpFlow) -> None:
         marks, arrived = flow.marks, flow.sender.acknowledged
         while marks and marks[0][0] <= arrived:
             _, ticket, size = marks.popleft()
             self._note_sent(ticket, size)
 
-    def _receive_control(self, peer: _Peer | None, frame: bytes, now_ns: int) -> None:
+    def _receive_control(self, peer: UdpPeer | None, frame: bytes, now_ns: int) -> None:
         """Handle a heartbeat or a leave message; count what is not of our protocol."""
         if peer is None or len(frame) != _WORD.size or _WORD.unpack(frame)[1] != self._number:
             self._unknown_senders += 1
@@ -487,7 +470,7 @@ class UdpMesh(MeshBase):
         if word == _BYE:
             self._lose(peer, "it left")
 
-    def _timer(self, peer: _Peer, now_ns: int) -> None:
+    def _timer(self, peer: UdpPeer, now_ns: int) -> None:
         """Handle what is due: losses, acknowledgements, heartbeats, timeouts of peers."""
         if peer.connected and now_ns - peer.received_ns >= self._silence_ns + NEIGHBOUR_S * 1e9:
             self._lose(peer, f"nothing came from it for {self._silence_ns / 1e9:g} s")
@@ -503,12 +486,12 @@ class UdpMesh(MeshBase):
             peer.sent_ns = now_ns
             self._transmit(_WORD.pack(_PING, peer.number), peer.address)
 
-    def _note_deadline(self, flow: _Flow) -> None:
+    def _note_deadline(self, flow: UdpFlow) -> None:
         for at_ns in (flow.sender.next_deadline_ns(), flow.receiver.next_deadline_ns()):
             if at_ns is not None and at_ns < self._deadline_ns:
                 self._deadline_ns = at_ns
 
-    def _lose(self, peer: _Peer, reason: str) -> None:
+    def _lose(self, peer: UdpPeer, reason: str) -> None:
         if self._peers.pop(peer.member, None) is None:
             return
         for address in {peer.address, *(flow.address for flow in peer.flows)}:
@@ -527,11 +510,19 @@ class UdpMesh(MeshBase):
         self._require_open()
         if self._events:
             return True
+        if 0 < self._arrivals < _FEW_FRAMES and self._in_flight >= _MANY_FRAMES:
+            time.sleep(_GATHER_S)
+        self._arrivals = 0
         left_s = max(0, self._deadline_ns - time.monotonic_ns()) / 1e9
         if timeout_s is None or left_s <= timeout_s:
             self._wait(left_s)
             return True
         return self._wait(timeout_s)
+
+    @property
+    def _in_flight(self) -> int:
+        packets = self._packets.in_flight if self._packets is not None else 0
+        return packets + sum(flow.sender.in_flight for flow in self._flows())
 
     def _wait(self, timeout_s: float) -> bool:
         full = {flow.link for flow in self._flows() if flow.unsent} | {flow.link for flow, _ in self._unsent}
@@ -568,7 +559,7 @@ class UdpMesh(MeshBase):
         packets = self._packets is not None and not (self._packets.idle and not self._unsent)
         return packets or any(flow.marks for flow in self._flows())
 
-    def _flows(self) -> Iterator[_Flow]:
+    def _flows(self) -> Iterator[UdpFlow]:
         return (flow for peer in self._peers.values() for flow in peer.flows)
 
 

@@ -444,7 +444,7 @@ class HardwareContext:
     ) -> HardwareQueuePair:
         return HardwareQueuePair(self, domain, kind, (send_cq, receive_cq), (send_depth, receive_depth), signal_all)
 
-    def progress(self, timeout_s: float) -> None:
+    def progress(self, timeout_s: float, gather_s: float = 0.0) -> None:
         """Until there is a completion not polled yet, `wake`, or the timeout."""
         queues = [thing for thing in self.owned if isinstance(thing, HardwareCompletionQueue)]
         for queue in queues:

@@ -39,8 +39,9 @@ class DrivenContext(Context, Protocol):
     def address(self) -> Address:
         """Where peers find it."""
 
-    def progress(self, timeout_s: float) -> None:
-        """Until there is a completion not polled yet, `wake`, or the timeout."""
+    def progress(self, timeout_s: float, gather_s: float = 0.0) -> None:
+        """Until there is a completion not polled yet, `wake`, or the timeout. gather_s: for how long after the first
+        completion more of them are waited for, where software moves packets."""
 
     def wake(self) -> None:
         """End the present or else the next `progress`. Any thread; after `close` it does nothing."""

@@ -259,12 +259,14 @@ class SoftContext:
 
     def _run(self) -> None:
         handle = self.handle
-        handle.library.sa_rdma_progress(handle.pointer, _NEVER_NS, True)
+        handle.library.sa_rdma_progress(handle.pointer, _NEVER_NS, 0, True)
 
-    def progress(self, timeout_s: float) -> None:
-        """Send and receive until a completion, `wake`, or the timeout. The context must have no own thread."""
+    def progress(self, timeout_s: float, gather_s: float = 0.0) -> None:
+        """Send and receive until gather_s after a completion, `wake`, or the timeout. The context must have no own
+        thread."""
         until_ns = time.monotonic_ns() + round(timeout_s * 1e9)
-        result = self.handle.library.sa_rdma_progress(self.handle.pointer, until_ns, False)
+        gather_ns = round(gather_s * 1e9)
+        result = self.handle.library.sa_rdma_progress(self.handle.pointer, until_ns, gather_ns, False)
         if result == -errno.ESHUTDOWN:
             raise LinkClosed("the RDMA context is closed")
         if result == -errno.EBUSY:

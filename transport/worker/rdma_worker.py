@@ -43,6 +43,9 @@ RING_FRAMES = 1024
 RECEIVES_MAX = 4096
 """Most messages of results that may come between two looks."""
 
+GATHER_S, MANY_RESULTS = 0.0002, 32
+"""Waking Python costs as much as a few messages: while many results are to come, the next few are taken together."""
+
 RECEIVE = 0
 """The id of receives; that of a send is how many frames of the ring it frees."""
 
@@ -246,7 +249,7 @@ class RdmaWorkerLoop(EndpointLoop):
             self._row = (self._row + len(frames)) % RING_FRAMES
             self._used += len(frames)
             rows += len(frames)
-        return rows > 0 or self._completions > 0
+        return rows >= ROWS_PER_TURN or self._completions >= ROWS_PER_TURN or (rows > 0 and self._used == RING_FRAMES)
 
     def _frames(self, now_ns: int, ring: Bundle) -> Bundle:
         """The next frames, in these rows."""
@@ -259,4 +262,6 @@ class RdmaWorkerLoop(EndpointLoop):
 
     def _wait(self, left_s: float) -> None:
         """Also let packets move."""
-        self._link.context.progress(left_s)
+        endpoint = self.endpoint
+        many = isinstance(endpoint, NativeEndpoint) and endpoint.lacks >= MANY_RESULTS
+        self._link.context.progress(left_s, GATHER_S if many else 0.0)

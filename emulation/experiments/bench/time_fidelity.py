@@ -7,8 +7,8 @@ run once, whatever carries it; a link's framing is arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from statistics import median
@@ -17,6 +17,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from emulation.experiments.bench.calibration import path_of
 from emulation.experiments.bench.document import machine
 from emulation.experiments.cells import Log, chosen, failures, values_text
 from emulation.experiments.sweep import sweep_run as sweeping
@@ -28,7 +29,7 @@ from emulation.results.speedups import ratio
 from emulation.results.whole_file import write_text
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import Scenario
-from emulation.scenario.scenario_tables import Methods
+from emulation.scenario.scenario_tables import HostOptions, Methods
 from emulation.scenario.sweep_axes import Point
 from transport.group.method_name import METHODS, MethodName, links_of
 
@@ -57,19 +58,37 @@ def twin(method: MethodName) -> MethodName:
 
 @dataclass(frozen=True)
 class FidelityPlan:
-    """predicted, measured: the sweeps of the two backends, of the same points in the same order."""
+    """predicted, measured: the sweeps of the two backends, of the same points in the same order. calibrated: as
+    predicted, with the costs of each path of `calibration`, by its name: of the methods that it carries."""
 
     predicted: sweeping.SweepRun
     measured: sweeping.SweepRun
+    calibrated: Mapping[str, sweeping.SweepRun] = field(default_factory=dict)
 
 
-def planned(scenario: Scenario, variants: Sequence[tuple[Point, Scenario]], out: Path) -> FidelityPlan:
-    """The plan of the methods that the scenario has for Mininet. Raises ScenarioError, RunFailed."""
+def planned(
+    scenario: Scenario,
+    variants: Sequence[tuple[Point, Scenario]],
+    out: Path,
+    tables: Mapping[str, HostOptions] | None = None,
+) -> FidelityPlan:
+    """The plan of the methods that the scenario has for Mininet. tables: of `calibration.load`. Raises ScenarioError,
+    RunFailed."""
     methods = scenario.methods.mininet
     both = Methods(mininet=methods, sim=tuple(dict.fromkeys(map(twin, methods))))
     pairs = [(point, replace(variant, methods=both)) for point, variant in variants]
     base = replace(scenario, methods=both)
-    return FidelityPlan(*(sweeping.planned(base, pairs, backend, out) for backend in ("sim", "mininet")))
+    predicted, measured = (sweeping.planned(base, pairs, backend, out) for backend in ("sim", "mininet"))
+    calibrated = {}
+    for path, hosts in (tables or {}).items():
+        carried = Methods(
+            mininet=(), sim=tuple(dict.fromkeys(twin(method) for method in methods if path_of(method) == path))
+        )
+        costly = [(point, replace(variant, methods=carried, hosts=hosts)) for point, variant in variants]
+        if carried.sim:
+            part = replace(scenario, methods=carried, hosts=hosts)
+            calibrated[path] = sweeping.planned(part, costly, "sim", out / path)
+    return FidelityPlan(predicted, measured, calibrated)
 
 
 def run(plan: FidelityPlan, only: str, again: bool, jobs: int, log: Log) -> None:
@@ -80,7 +99,20 @@ def run(plan: FidelityPlan, only: str, again: bool, jobs: int, log: Log) -> None
     """
     wanted = {(cell.scenario, cell.method) for cell in chosen(plan.measured.cells, only)}
     twins = {(scenario, twin(method)) for scenario, method in wanted}
-    for sweep, names in ((plan.predicted, twins), (plan.measured, wanted)):
+    parts = [(plan.predicted, twins)]
+    for path, costly in plan.calibrated.items():
+        carried, hosts = costly.scenario.methods, costly.scenario.hosts
+        parts.append(
+            (
+                costly,
+                {
+                    (replace(scenario, methods=carried, hosts=hosts), twin(method))
+                    for scenario, method in wanted
+                    if path_of(method) == path
+                },
+            )
+        )
+    for sweep, names in (*parts, (plan.measured, wanted)):
         runs = [
             replace(point, cells=tuple(cell for cell in point.cells if (cell.scenario, cell.method) in names))
             for point in sweep.runs
@@ -101,12 +133,13 @@ def run(plan: FidelityPlan, only: str, again: bool, jobs: int, log: Log) -> None
 def document(plan: FidelityPlan) -> dict[str, Any]:
     """The document fidelity.json: all pairs that are there, and their summary."""
     store, pairs = plan.measured.store, []
-    for virtual, real in zip(plan.predicted.runs, plan.measured.runs, strict=True):
+    for at, (virtual, real) in enumerate(zip(plan.predicted.runs, plan.measured.runs, strict=True)):
         predicted = {cell.method: cell for cell in virtual.cells}
         for cell in real.cells:
             records = store.find(cell), store.find(predicted[twin(cell.method)])
             if records[0] is not None and records[1] is not None:
-                pairs.append(_pair(real.point, entry_of(records[0], "mininet"), records[1]["entry"]))
+                entry = entry_of(records[0], "mininet")
+                pairs.append(_pair(real.point, entry, records[1]["entry"]) | _calibrated(plan, at, entry))
     if not pairs:
         raise RunFailed(f"{store.folder}: no pair of runs has finished")
     return {
@@ -117,6 +150,18 @@ def document(plan: FidelityPlan) -> dict[str, Any]:
         "pairs": pairs,
         "summary": summary(pairs),
     }
+
+
+def _calibrated(plan: FidelityPlan, at: int, entry: dict[str, Any]) -> dict[str, float | None]:
+    """What is predicted with the costs of the method's path, and how far the measured time is from it."""
+    method = entry["method"]
+    sweep = plan.calibrated.get(path_of(method))
+    cells = {cell.method: cell for cell in sweep.runs[at].cells} if sweep is not None else {}
+    record = sweep.store.find(cells[twin(method)]) if sweep is not None else None
+    if record is None:
+        return {}
+    costly = compared(record["entry"]["summary"], entry["summary"])
+    return {"calibrated_ns": costly["predicted_ns"], "calibrated_difference": costly["difference"]}
 
 
 def _pair(point: Point, entry: dict[str, Any], predicted: dict[str, Any]) -> Pair:
@@ -239,6 +284,13 @@ def lines(built: dict[str, Any]) -> list[str]:
             f"{totals['within_band']} of {totals['valid']} differ by at most {100 * BAND:g} %, the most by "
             f"{wording.percent_text(totals['largest_difference'])}."
         )
+    costly = [abs(size) for pair in built["pairs"] if pair["valid"] and (size := pair.get("calibrated_difference"))]
+    if costly:
+        within = sum(size <= BAND for size in costly)
+        sentences.append(
+            f"With this machine's costs of packets: median {wording.percent_text(median(costly))}, worst "
+            f"{wording.percent_text(max(costly))}; {within} of {len(costly)} differ by at most {100 * BAND:g} %."
+        )
     if totals["ordered"]:
         wrong = len(totals["swapped"])
         named = "; ".join(f"{low} and {high} ({values_text(point)})" for point, low, high in totals["swapped"][:5])
@@ -261,6 +313,7 @@ def table(built: dict[str, Any]) -> list[str]:
             continue
         if not valid:
             text += ["", "INVALID, so that these times say nothing:", ""]
+        costly = any("calibrated_ns" in pair for pair in pairs)
         rows = [
             [
                 values_text(pair["point"]),
@@ -268,12 +321,20 @@ def table(built: dict[str, Any]) -> list[str]:
                 wording.time_text(pair["predicted_ns"]),
                 wording.time_text(pair["measured_ns"]["median"]),
                 "" if pair["difference"] is None else _signed(pair["difference"]),
+                *(_with_costs(pair) if costly else ()),
                 why(pair) if valid else "; ".join(pair["reasons"]).replace("|", "/"),
             ]
             for pair in pairs
         ]
-        text += markdown(("at", "method", "predicted", "measured", "difference", last), rows)
+        more = ("predicted with costs", "difference") if costly else ()
+        text += markdown(("at", "method", "predicted", "measured", "difference", *more, last), rows)
     return text
+
+
+def _with_costs(pair: Pair) -> tuple[str, str]:
+    if pair.get("calibrated_difference") is None:
+        return "", ""
+    return wording.time_text(pair["calibrated_ns"]), _signed(pair["calibrated_difference"])
 
 
 def figure(built: dict[str, Any]) -> Figure:

@@ -28,7 +28,7 @@ from emulation.experiments.whatif.forecast import MEASURED, SETTLING, Cost, Fore
 from emulation.experiments.whatif.recorded_run import RecordedCollective, RecordedRun
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.profiles.profile_errors import ProfileError
-from emulation.scenario.scenario_tables import AUTO, FIDELITY_LEVELS
+from emulation.scenario.scenario_tables import AUTO, FIDELITY_LEVELS, PACKET_KEYS
 from emulation.testbed.certificate.fidelity import rate_text
 from switchagg.description import COMBINING, Kind
 from transport.group.method_name import MethodName, parse
@@ -130,6 +130,8 @@ def gains(
         raise ValueError(f"--fidelity-level {question.fidelity_level}: unknown; allowed: {', '.join(FIDELITY_LEVELS)}")
     if (mode := question.keys.get("ps.mode", BSP)) != BSP:
         raise ValueError(f"ps.mode: {mode}: in a forecast servers wait for all workers; allowed: {BSP}")
+    if packets := next((key for key in question.keys if key.removeprefix("hosts.") in PACKET_KEYS), ""):
+        raise ValueError(f"{packets}: a forecast knows transfers, and no packets; allowed: other keys of [hosts]")
     methods = [parse(text, virtual=True) for text in question.methods]
     hosts = [parse(f"{name}{_sent_codec(run)}") for name in (*HOSTS, "auto")]
     names = list(dict.fromkeys([*hosts, *methods]))

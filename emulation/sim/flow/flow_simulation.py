@@ -41,6 +41,7 @@ _PACKETS_ALONE: dict[str, Callable[[SimulationConfig], object]] = {
     "links lose, damage, repeat or reorder packets": lambda config: config.link.faulty,
     "delays of links have tails": lambda config: config.link.tail,
     "queues mark packets, and windows follow": lambda config: config.link.ecn_bytes is not None,
+    "packets take their hosts' time ([hosts] packet_ns and related keys)": lambda config: config.packet_costs,
     "messages travel over TCP or RoCE with their congestion control": lambda config: config.tcp,
     "flows take one of several spines by a hash": lambda config: (
         config.fabric.spines > 1 and config.fabric.paths != SPRAY

@@ -18,14 +18,14 @@ from emulation.scenario.topologies.topology import SPRAY, STAR, Fabric, Hop, Lin
 from emulation.scenario.topologies.topology_kinds import topology
 from emulation.sim.engine.member_group import Connections
 from emulation.sim.failover_terms import FailoverTerms
-from emulation.sim.host_costs import FREE, CallTurns, HostCosts
+from emulation.sim.host_costs import FREE, NO_PACKET_COSTS, CallTurns, HostCosts, PacketCosts
 from emulation.sim.lossless.lossless_network import LosslessNetwork
 from emulation.sim.lossless.pausing import PfcConfig
 from emulation.sim.network.aggregation_host import SimulatedCall
 from emulation.sim.network.host_uplink import Done
 from emulation.sim.network.mesh_host import Begins, MemberHost
 from emulation.sim.network.simulated_link import LinkConfig
-from emulation.sim.network.switched_network import SwitchedNetwork
+from emulation.sim.network.switched_network import Forwarding, SwitchedNetwork
 from emulation.sim.network.virtual_clock import Action, VirtualClock
 from emulation.sim.size_only import SizeOnlyArray
 from emulation.sim.traffic.tcp_mesh import SimulatedTcpMesh, TcpMeshHost
@@ -112,6 +112,8 @@ class SimulationConfig(JobTerms):
     """The job's priority, for `esa`."""
     costs: HostCosts = FREE
     """The time that transfers cost hosts."""
+    packet_costs: PacketCosts = NO_PACKET_COSTS
+    """The CPU time that packets cost hosts and switches."""
     failover: FailoverTerms | None = None
     """What happens to switches, and what the job has against that; None: nothing ever happens."""
     pfc: PfcConfig | None = None
@@ -147,6 +149,7 @@ class SimulationConfig(JobTerms):
         kind, lossless = self.network_kinds
         latency_ns, seed, trace = self.switch_latency_ns, self.seed, self.trace
         if self.pfc is not None:
+            assert not self.packet_costs, "links that pause lead to hosts at once"
             return lossless(topology, self.link, self.pfc, latency_ns=latency_ns, seed=seed, trace=trace)
         return kind(
             topology,
@@ -154,8 +157,8 @@ class SimulationConfig(JobTerms):
             tail_at=topology.nic(topology.members[self.tail_rank]) if self.tail_rank >= 0 else None,
             latency_ns=latency_ns,
             seed=seed,
-            strict=self.strict_priority,
-            paths=self.fabric.paths,
+            forwarding=Forwarding(self.strict_priority, self.fabric.paths),
+            packet_costs=self.packet_costs,
             trace=trace,
         )
 

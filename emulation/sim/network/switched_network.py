@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from emulation.sim.engine import engine_library
 from emulation.sim.engine.links import SimulatedLink
 from emulation.sim.engine.member_group import Connections, MemberGroup
 from emulation.sim.engine.packet_clock import ALL_BYTES, PacketClock
-from emulation.sim.host_costs import HostCosts
+from emulation.sim.host_costs import NO_PACKET_COSTS, HostCosts, PacketCosts
 from emulation.sim.network.aggregation_host import AggregationHost
 from emulation.sim.network.endpoint_host import EndpointHost
 from emulation.sim.network.mesh_host import MemberHost, MeshHost, PartyGroup
@@ -108,16 +108,26 @@ class SimulatedSwitch:
         self._routed = len(self.ports)
 
 
+class Forwarding(NamedTuple):
+    """How frames go on. strict: links serve priority classes strictly. paths: how switches spread what has several
+    ways."""
+
+    strict: bool = False
+    paths: str = SPRAY
+
+
+IN_ORDER = Forwarding()
+
+
 class SwitchedNetwork:
     """All jobs of a run have one. `time` is the clock of everything in it, `links` go by direction, `switches` by name.
 
     link: what all links have in common, faults above all; each has rate, delay and queue of its own, and faults drawn
     from seed. tail_at: a host whose links alone have the tail. latency_ns: of every switch, see `SimulatedSwitch`.
-    strict: links serve priority classes strictly. paths: how switches spread what has several ways. trace: as of
-    VirtualClock. An address's frames must find its host attached. users, users_at: what
-    jobs are called, by number and by the addresses of their members. tcp_bits: the class of flows' TCP, in the `to` of
-    its frames. documents: what a run's results have from those that are on it, beside the measured job. traced_bytes:
-    as of PacketClock.
+    packet_costs: of hosts and switches. trace: as of VirtualClock. An address's frames must find its host attached.
+    users, users_at: what jobs are called, by number and by the addresses of their members. tcp_bits: the class of
+    flows' TCP, in the `to` of its frames. documents: what a run's results have from those that are on it, beside the
+    measured job. traced_bytes: as of PacketClock.
 
     Arrays without values stay so, if the first one is: then no later one has any.
     """
@@ -132,11 +142,12 @@ class SwitchedNetwork:
         tail_at: str | None = None,
         latency_ns: int = 0,
         seed: int = 1,
-        strict: bool = False,
-        paths: str = SPRAY,
+        forwarding: Forwarding = IN_ORDER,
+        packet_costs: PacketCosts = NO_PACKET_COSTS,
         trace: bool = False,
     ) -> None:
         self.topology = topology
+        self.packet_costs = packet_costs
         self._path_sets: dict[int, tuple[int, HashedPaths]] = {}  # by id: number, and keeps it
         self._handles: list[int] = []
         self._choose = headers.callback("sim_choose")(self._chosen)
@@ -150,17 +161,19 @@ class SwitchedNetwork:
         self.switches = {name: self._switch(name, latency_ns) for name in topology.switches}
         self.links: dict[Hop, SimulatedLink] = {}
         self._link, self._seed, self._tail_at = link, seed, tail_at
-        self._strict = strict
+        self._strict = forwarding.strict
         self._hosts = {host: number for number, host in enumerate(topology.hosts)}
         for hop, settings in topology.hops:
             self.links[hop] = self._build_link(hop, settings)
+        if packet_costs:
+            self._occupy_cpus()
         self.users: dict[int, str] = {}
         self.users_at: dict[int, str] = {}
         self.tcp_bits = 0
         self.documents: list[Callable[[], dict[str, Any]]] = []
         self._attached: dict[str, set[int]] = {}  # addresses, by the name of their host
         self._names: list[str] = []  # of nodes, by address
-        self._spread = SprayedPaths if paths == SPRAY else HashedPaths
+        self._spread = SprayedPaths if forwarding.paths == SPRAY else HashedPaths
         self._several: dict[tuple[Hop, ...], HashedPaths] = {}
 
     def _clock(self, trace: bool) -> PacketClock:
@@ -171,6 +184,8 @@ class SwitchedNetwork:
         """The clock of each node. A partition is a switch and its hosts, or several switches that links without delay
         join, or what is inside a host; without lookahead, or with few hosts in each, all nodes are in one."""
         topology = self.topology
+        if self.packet_costs:
+            return dict.fromkeys(topology.nodes, self.time)  # programs share CPUs
         ends = {*topology.hosts, *topology.inside}
         above = {name: name for name in topology.nodes}  # another node of its group; the group's name: itself
 
@@ -191,6 +206,25 @@ class SwitchedNetwork:
             return dict.fromkeys(topology.nodes, self.time)
         clocks = {name: self.time.partition() for name in names}
         return {name: clocks[group[name]] for name in topology.nodes}
+
+    @property
+    def wakes(self) -> int:
+        """How often a packet came to an idle host or program; they have `packet_costs`."""
+        return cast(int, load().sa_sim_wakes(self._cpus))
+
+    def _occupy_cpus(self) -> None:
+        """Hosts, and switches' programs, take CPU time for packets."""
+        costs, C = self.packet_costs, load()
+        self._cpus = cpus = engine_library.there(C.sa_sim_cpus(self.time.handle, costs.cpus, costs.wake_ns))
+        for name in (*self.topology.hosts, *self.switches):
+            switch = self.switches.get(name)
+            at, packet_ns = (None, costs.packet_ns) if switch is None else (switch.handle, costs.switch_packet_ns)
+            program = engine_library.there(C.sa_sim_program_on(cpus, at, packet_ns))
+            for hop, link in self.links.items():
+                if name == hop[0] and C.sa_sim_program_sends(program, link.handle):
+                    raise MemoryError("no memory for programs")
+                if name == hop[1] and C.sa_sim_program_takes(program, link.handle):
+                    raise MemoryError("no memory for programs")
 
     def _switch(self, name: str, latency_ns: int) -> SimulatedSwitch:
         return SimulatedSwitch(self._clocks[name], latency_ns)

@@ -1,9 +1,10 @@
 """Predicted beside measured: which runs are paired, what counts, and what a difference consists of."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from emulation.experiments.sweep import sweep_run
 from emulation.results.results import MethodResult, plain
 from emulation.scenario.errors import RunFailed, ScenarioError
 from emulation.scenario.scenario import Scenario, load, load_variants
+from emulation.scenario.scenario_tables import HostOptions
 from transport.group.method_name import METHODS, MethodName, parse
 
 TEXT = (
@@ -37,7 +39,8 @@ class Machine:
 
     def predict(self, scenario: Scenario, method: MethodName, *_: object) -> MethodResult:
         self.done.append((scenario.topology.rate_bps // 10**6, f"virtual {method}"))
-        return result(method, PREDICTED_NS[method.method] * 100_000_000 // scenario.topology.rate_bps)
+        time_ns = PREDICTED_NS[method.method] * 100_000_000 // scenario.topology.rate_bps
+        return result(method, time_ns + scenario.hosts.packet_ns)
 
     def measure(self, scenario: Scenario, method: MethodName, *_: object) -> MethodResult:
         rate_bps, name = scenario.topology.rate_bps, str(method)
@@ -62,10 +65,10 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return found
 
 
-def plan(folder: Path) -> time_fidelity.FidelityPlan:
+def plan(folder: Path, tables: Mapping[str, HostOptions] = MappingProxyType({})) -> time_fidelity.FidelityPlan:
     path = folder / "tiny.toml"
     path.write_text(TEXT, encoding="utf-8")
-    return time_fidelity.planned(load(path), load_variants(path), folder / "out")
+    return time_fidelity.planned(load(path), load_variants(path), folder / "out", tables)
 
 
 def run(folder: Path, only: str = "", again: bool = False) -> list[str]:
@@ -100,6 +103,22 @@ def test_virtual_time_is_run_once_for_all_links_and_nothing_twice(tmp_path: Path
     assert toy.done == [(100, "gloo")]
     with pytest.raises(ScenarioError, match="--only 'rings': no run has this in its title"):
         run(tmp_path, "rings")
+
+
+def test_with_the_costs_of_its_path_a_method_is_predicted_again(tmp_path: Path, toy: Machine) -> None:
+    costs = {"tcp": HostOptions(packet_ns=600_000), "udp": HostOptions(packet_ns=900_000)}
+    for _ in range(2):
+        time_fidelity.run(plan(tmp_path, costs), "200 Mb/s", False, 1, lambda _: None)
+    assert len(toy.done) == 3 + 3 + 4  # without; gloo, ring, and ring for UDP with; measured
+    built = time_fidelity.document(plan(tmp_path, costs))
+    by_name = {str(pair["method"]): pair for pair in built["pairs"]}
+    framing = by_name["ring@udp"]["predicted_ns"] / 15_000_000
+    calibrated = {name: pair.get("calibrated_ns") for name, pair in by_name.items()}
+    assert calibrated == {"gloo": 15.6e6, "ring": 15.6e6, "ring@udp": pytest.approx(15.9e6 * framing), "switch": None}
+    assert any("With this machine's costs of packets: median" in line for line in time_fidelity.lines(built))
+    assert "| 200 Mb/s | `ring` | 15.0 ms | 15.0 ms | +0.0 % | 15.6 ms | \u22123.8 % |" in "\n".join(
+        time_fidelity.table(built)
+    )
 
 
 @pytest.mark.parametrize(("spread_ns", "swapped"), [(0, 1), (3_000_000, 1), (5_000_000, 0)])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from emulation.scenario.topologies.topology import Fabric
-from emulation.sim.host_costs import FREE, HostCosts
+from emulation.sim.host_costs import FREE, NO_PACKET_COSTS, HostCosts, PacketCosts
 from emulation.sim.lossless.pausing import PfcConfig, Red
 from emulation.sim.network.simulated_link import LinkConfig, Tail
 from emulation.sim.network.simulation import SimulationConfig
@@ -37,6 +37,16 @@ DTYPES = ("int32", "int64", "float32", "float64")
 KINDS = ("allreduce", "allreduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
 
 
+PACKET_COSTS = (
+    NO_PACKET_COSTS,
+    NO_PACKET_COSTS,
+    PacketCosts(2_000, 700),
+    PacketCosts(wake_ns=3_000, cpus=2),
+    PacketCosts(11_000, 5_000, 20_000, cpus=1),
+    PacketCosts(switch_packet_ns=999, cpus=3),
+)
+
+
 def world(source: random.Random) -> SimulationConfig:
     """Two to eight workers and links at their worst: slow or fast, tiny queues, marks, faults of every kind."""
     rate_bps = source.choice((10_000_000, 1_000_000_007, 10**10, 4 * 10**11))
@@ -55,7 +65,7 @@ def world(source: random.Random) -> SimulationConfig:
     )
     streams = source.choice((1, 2, 3))
     priorities = tuple(source.choices((0, 3, 7), k=streams)) if source.random() < 0.5 else ()
-    return SimulationConfig(
+    config = SimulationConfig(
         workers=source.randint(2, 8),
         link=link,
         fabric=source.choice(FABRICS),
@@ -77,6 +87,7 @@ def world(source: random.Random) -> SimulationConfig:
         pfc=source.choice((None, None, pfc)),
         trace=True,
     )
+    return config if config.pfc else replace(config, packet_costs=source.choice(PACKET_COSTS))
 
 
 def told(config: SimulationConfig, seed: int, array: Any = None, method: str = "switch") -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from emulation.scenario.topologies.topology import Fabric
-from emulation.sim.host_costs import FREE, HostCosts
+from emulation.sim.host_costs import FREE, NO_PACKET_COSTS, HostCosts, PacketCosts
 from emulation.sim.lossless.pausing import PfcConfig
 from emulation.sim.network.aggregation_host import SimulatedCall
 from emulation.sim.network.ps_simulation import PsSimulation
@@ -51,6 +51,8 @@ COSTS = (
     HostCosts(calls_at_once=2, call_ns=3_000),
 )
 
+PACKET_COSTS = (NO_PACKET_COSTS, NO_PACKET_COSTS, PacketCosts(2_000), PacketCosts(3_000, 0, 20_000, cpus=2))
+
 
 def world(source: random.Random) -> tuple[SimulationConfig, str]:
     """Two to eight workers and links at their worst: slow or fast, tiny queues, faults of every kind."""
@@ -75,6 +77,8 @@ def world(source: random.Random) -> tuple[SimulationConfig, str]:
         pfc=source.choice((None, pfc)),
         trace=True,
     )
+    if config.pfc is None:
+        config = replace(config, packet_costs=source.choice(PACKET_COSTS))
     return config, source.choice([name for name, each in ALLREDUCES.items() if each.fits(config.workers)])
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from emulation.scenario.scenario import ScenarioError, canonical, parse
 from emulation.sim.flow.flow_methods import FLOWS
-from emulation.sim.host_costs import FREE, HostCosts
+from emulation.sim.flow.flow_simulation import NotDescribed
+from emulation.sim.host_costs import FREE, NO_PACKET_COSTS, HostCosts, PacketCosts
 from emulation.sim.network.simulated_link import UDP_FRAMING_BYTES, LinkConfig
 from emulation.sim.network.simulation import Simulation, SimulationConfig
 from emulation.sim.network.simulations import SIMULATIONS
@@ -200,3 +201,42 @@ def test_what_hosts_cannot_have_is_one_line(lines: str, words: str) -> None:
         scenario(lines)
     assert words in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def occupied(method: str, costs: PacketCosts, size_bytes: int = 4, **config: Any) -> int:
+    return took(method, size_bytes, packet_costs=costs, dataplane="native", **config)
+
+
+def test_packets_that_cost_nothing_change_nothing() -> None:
+    for method in ("switch", "ring", "ps", "dgt"):
+        traces = [
+            time_allreduce(
+                SimulationConfig(3, LinkConfig(RATE_BPS, DELAY_NS), packet_costs=costs, trace=True),
+                method,
+                20_000,
+                "float32",
+            ).trace
+            for costs in (NO_PACKET_COSTS, PacketCosts(cpus=2))
+        ]
+        assert traces[0] == traces[1]
+
+
+def test_packets_through_the_switch_take_their_hosts_and_the_switch_a_turn_each() -> None:
+    """A call's description and its values, from each of two. The switch wakes, and has both descriptions when it
+    answers; the others are done before the host, which wakes, and pays for two that it sent and two that come."""
+    way_ns = PACKET + DELAY_NS
+    ns = occupied("switch", PacketCosts(10_000, 3_000, 500))
+    assert ns == way_ns + (500 + 2 * 3_000) + way_ns + (500 + 4 * 10_000)
+
+
+def test_one_cpu_never_rests_while_hosts_or_switch_have_packets() -> None:
+    ns = occupied("switch", PacketCosts(10_000, 3_000, cpus=1))
+    assert ns == PACKET + DELAY_NS + 2 * 4 * 10_000 + 8 * 3_000
+    apart, together = (occupied("direct", PacketCosts(5_000, cpus=cpus), 400_000, workers=4) for cpus in (0, 1))
+    assert together > 3 * apart
+
+
+def test_flows_and_forecasts_refuse_packets_costs() -> None:
+    config = SimulationConfig(2, LinkConfig(RATE_BPS), packet_costs=PacketCosts(1))
+    with pytest.raises(NotDescribed, match=r"\[hosts\] packet_ns"):
+        FLOWS["ring"](config)

@@ -13,7 +13,7 @@ from emulation.results.results import summary
 from emulation.scenario.errors import ScenarioError
 from emulation.scenario.profiles.model_profile import ModelLayer, ModelProfile
 from emulation.scenario.scenario import Scenario, parse
-from emulation.scenario.scenario_tables import HostOptions, ParameterServer
+from emulation.scenario.scenario_tables import PACKET_KEYS, HostOptions, ParameterServer
 from emulation.sim.simulated_run import run_method
 from transport.group.method_name import parse as parse_method
 from transport.ps.config import ASYNCHRONOUS
@@ -44,10 +44,12 @@ MOVED = 0.001
 
 
 def changes() -> list[tuple[str, int | str]]:
-    """Every key of both tables with every value to try."""
+    """Every key of both tables with every value to try, but what only packets have."""
     found: list[tuple[str, int | str]] = []
     for table, options in (("hosts", HostOptions), ("ps", ParameterServer)):
         for entry in dataclasses.fields(options):
+            if entry.name in PACKET_KEYS:
+                continue
             rule = entry.metadata
             values = [each for each in rule["allowed"] if each != entry.default] if rule["kind"] is str else None
             found += [(f"{table}.{entry.name}", value) for value in values or [OTHERS[rule["unit"]]]]

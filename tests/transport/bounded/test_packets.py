@@ -39,7 +39,7 @@ def test_what_was_overtaken_by_three_is_lost_and_what_came_later_is_not() -> Non
     ack = unpacked(receiver.ack(1))
     assert ack is not None
     assert sender.acknowledged(ack.number, ack.payload, 60) == (["e"], [])
-    assert sender.quiet
+    assert not sender.in_flight
     assert sender.rtt_min_ns == 50
 
 

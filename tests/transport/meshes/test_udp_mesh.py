@@ -186,6 +186,23 @@ def test_a_message_counts_as_in_flight_until_all_of_it_has_arrived() -> None:
     two.close()
 
 
+def test_while_many_datagrams_are_in_flight_the_next_few_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = meet(2, [None, None])
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    for size, sleeps in ((10_000, 0), (100_000, 1)):
+        two.send(0, b"", b"little", 2)
+        two.receive()
+        one.send(1, b"", bytes(size), 1)
+        assert one.wait(10.0)
+        one.receive()
+        one.wait(0.0)
+        one.wait(0.0)  # nothing has come since
+        assert len(slept) == sleeps
+    for mesh in (one, two):
+        mesh.close(0.0)
+
+
 def test_the_tos_byte_is_set_on_a_link_that_was_bound_before() -> None:
     link = UdpLink(("127.0.0.1", 0))
     mesh = UdpMesh.connect(0, [link.address], link=link, options=UdpMeshOptions(tos=0xB8))

@@ -179,6 +179,18 @@ def test_progress_can_be_driven_without_a_thread() -> None:
         assert np.array_equal(a.memory, b.memory)
 
 
+def test_progress_gathers_completions_after_the_first() -> None:
+    with pair(QPType.UC, 1000, thread=False) as (a, b):
+        for _ in range(2):
+            b.receive()
+        late = threading.Timer(0.05, a.send, (b, Opcode.WRITE_WITH_IMM, 0, 1000))
+        a.send(b, Opcode.WRITE_WITH_IMM, 0, 1000)
+        late.start()
+        b.context.progress(10.0, gather_s=2.0)
+        late.join()
+        assert len(b.cq.poll()) == 2
+
+
 # ---- what is refused
 
 

@@ -187,7 +187,8 @@ static int iterate(struct sa_rdma *rdma) {
     return transmit(rdma, now_ns) || packets;
 }
 
-SA_EXPORT int sa_rdma_progress(struct sa_rdma *rdma, int64_t until_ns, bool stay) {
+SA_EXPORT int sa_rdma_progress(struct sa_rdma *rdma, int64_t until_ns, int64_t gather_ns, bool stay) {
+    int64_t gathered_ns = INT64_MAX;
     int result = 0;
     bool called = false;
     if (atomic_exchange(&rdma->running, true)) return -EBUSY;
@@ -205,7 +206,9 @@ SA_EXPORT int sa_rdma_progress(struct sa_rdma *rdma, int64_t until_ns, bool stay
             break;
         }
         int64_t now_ns = sa_now_ns();
-        if (now_ns >= until_ns || (!stay && (called || pushed(rdma) != at_first))) break;
+        if (!stay && gathered_ns == INT64_MAX && pushed(rdma) != at_first) gathered_ns = now_ns + gather_ns;
+        if (gathered_ns < until_ns) until_ns = gathered_ns;
+        if (now_ns >= until_ns || (!stay && called)) break;
         int64_t next = moved ? now_ns : deadline(rdma, now_ns);
         rdma->sleeps_until = next > now_ns ? (next < until_ns ? next : until_ns) : AWAKE;
         bool sleeps = rdma->sleeps_until != AWAKE, full = rdma->wire.full;

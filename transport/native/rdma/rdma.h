@@ -37,9 +37,9 @@ void sa_rdma_free(struct sa_rdma *rdma);
 /* All waiting functions return, registered memory isn't touched any more once sa_rdma_progress has returned. */
 void sa_rdma_stop(struct sa_rdma *rdma);
 
-/* Send and receive until CLOCK_MONOTONIC is until_ns, or, unless `stay`, there are new completions or sa_rdma_wake was
-   called. 0, or -errno: -EBUSY another thread is in it; else the socket has failed. */
-int sa_rdma_progress(struct sa_rdma *rdma, int64_t until_ns, bool stay);
+/* Send and receive until CLOCK_MONOTONIC is until_ns, or, unless `stay`, until gather_ns after the first new completion, or
+   sa_rdma_wake is called. 0, or -errno: -EBUSY another thread is in it; else the socket has failed. */
+int sa_rdma_progress(struct sa_rdma *rdma, int64_t until_ns, int64_t gather_ns, bool stay);
 void sa_rdma_wake(struct sa_rdma *rdma);
 
 /* Protection domains are numbers from 1. */

@@ -334,6 +334,8 @@ def row(scenario: Scenario, method: BenchMethod, dtype: str, cell: AllreduceCell
         "bound_bytes_per_s": most,
         "share_of_bound": speed / most if most else None,
         "worker_cpu_ns": worker_cpu,
+        "worker_cpu_p10_ns": percentile(cell.worker_cpu_ns, 0.1),
+        "worker_cpu_p90_ns": percentile(cell.worker_cpu_ns, 0.9),
         "worker_cpu_ns_per_packet": worker_cpu * network.workers / packets if packets else None,
         "switch_cpu_ns": sum(switch_cpu) / worth if switch_cpu else None,
         "switch_cpu_ns_per_packet": sum(switch_cpu) / worth / packets if switch_cpu and packets else None,
