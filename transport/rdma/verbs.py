@@ -156,8 +156,8 @@ class QPAttributes(NamedTuple):
     """How often in a row without progress, before RETRY_EXC_ERR."""
     rnr_retry: int = 7
     """How often a sender waits for a receive; 7: for ever."""
-    window_packets: int = 256
-    """Unacknowledged packets at most; soft only (a NIC has its own)."""
+    window_packets: int = 512
+    """Unacknowledged packets at most, by default half a megabyte, as over UDP; soft only (a NIC has its own)."""
     line_bps: int = 100_000_000_000
     """Where rate control (DCQCN) starts; 0: none. Only the soft provider has it."""
 
