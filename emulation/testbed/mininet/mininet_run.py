@@ -556,9 +556,7 @@ def merge_iterations(
                 start_ns=end_ns - duration_ns,
                 duration_ns=duration_ns,
                 compute_ns=sorted(record.compute_ns for record in records)[slowest],
-                communication_ns=communication_ns(
-                    [[(bucket.start_ns, bucket.end_ns) for bucket in record.buckets] for record in records], spare
-                ),
+                communication_ns=communication_ns([record.intervals for record in records], spare),
                 loss=statistics.fmean(record.loss for record in records if record.loss is not None),
                 first_layer_ns=sorted(record.first_layer_ns for record in records)[slowest] or None,
             )

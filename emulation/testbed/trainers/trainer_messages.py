@@ -119,6 +119,11 @@ class IterationReport(ChildReport, tag="iteration"):
     buckets: list[TransferTimes]
     waits: list[ModuleWait] | None = None  # within the forward pass, if there is a schedule
 
+    @property
+    def intervals(self) -> list[tuple[int, int]]:
+        """When each transfer began and ended, on CLOCK_MONOTONIC."""
+        return [(bucket.start_ns, bucket.end_ns) for bucket in self.buckets]
+
     @classmethod
     def of(
         cls,

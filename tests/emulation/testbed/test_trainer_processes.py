@@ -15,7 +15,7 @@ from emulation.testbed.mininet.trainer_processes import TrainerGroup, TrainerPro
 from emulation.testbed.trainers.trainer_messages import IterationReport, TrainingFinished
 from tests.shared.starved import STARVED, busy
 
-ITERATION = IterationReport(0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0.5, 0, [])
+ITERATION = IterationReport(0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 0.5, 0, [])
 FINISHED = TrainingFinished(42, 168, "ab", 0, {}, None, {}, [])
 PRELUDE = f"""
 import json, os, signal, sys, time
