@@ -284,7 +284,8 @@ def lines(built: dict[str, Any]) -> list[str]:
             f"{totals['within_band']} of {totals['valid']} differ by at most {100 * BAND:g} %, the most by "
             f"{wording.percent_text(totals['largest_difference'])}."
         )
-    costly = [abs(size) for pair in built["pairs"] if pair["valid"] and (size := pair.get("calibrated_difference"))]
+    sizes = (pair.get("calibrated_difference") for pair in built["pairs"] if pair["valid"])
+    costly = [abs(size) for size in sizes if size is not None]
     if costly:
         within = sum(size <= BAND for size in costly)
         sentences.append(
