@@ -34,8 +34,9 @@ DECISIONS = "docs/decisions/README.md"
 PACKAGE_FOLDERS = ("switchagg", "p4/p4vm", "transport", "emulation")
 CAPTIONS = {
     "Guides": r"docs/(?!scenario\.md)[^/]+\.md|(switchagg/programs|p4|(emulation/experiments|tools)/bench)/README\.md",
+    "Results": r"docs/results/.*\.md",
     "Labs": r"examples/labs/.*\.md",
-    "Reference": r"api/(commands|index)\.md|docs/scenario\.md|.*/(PROTOCOL|protocol/.*|\w+_schema|vectors/README)\.md",
+    "Reference": r"api/(commands|index)\.md|docs/scenario\.md|docs/reference/.*\.md|.*/(PROTOCOL|protocol/.*|\w+_schema|vectors/README)\.md",
     "Project": r"ARCHITECTURE\.md|docs/decisions/README\.md|CONTRIBUTING\.md|CHANGELOG\.md",
 }
 
