@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from emulation.cli.main import app
 from emulation.cli.start.shipped import about, shipped
 from emulation.scenario import scenario as scenarios
+from emulation.scenario.profiles.model_profile import MODELS_FOLDER
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -94,6 +95,32 @@ def test_init_writes_files_that_are_understood_and_says_how_to_run_them(here: Pa
     example = ROOT / "examples" / "train_ddp.py"
     assert docstring(script) == docstring(example).replace("examples/train_ddp.py", "train.py")
     assert script.read_text().partition('\n"""\n')[2] == example.read_text().partition('\n"""\n')[2]
+
+
+def test_init_writes_a_scenario_of_a_model_and_network_of_ones_own(here: Path) -> None:
+    (here / "my.toml").write_bytes((MODELS_FOLDER / "alexnet.toml").read_bytes())
+    done = invoke("init", "mine", "--model", "my.toml", "--workers", "6", "--rate", "25Gb/s")
+    assert done.exit_code == 0, done.stderr
+    assert [path.name for path in (here / "mine").iterdir()] == ["mine.toml"]
+    scenario = scenarios.load(here / "mine" / "mine.toml")
+    assert (scenario.topology.workers, scenario.topology.rate_bps) == (6, 25_000_000_000)
+    assert scenario.workload.profile == "../my.toml"
+    invoke("init", "eight", "--workers", "8")
+    assert scenarios.load(here / "eight" / "mine.toml").topology.workers == 8
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "error"),
+    [
+        ("--model", "gpt3", "--model: gpt3: no such file; shipped profiles: alexnet"),
+        ("--rate", "fast", "--rate: 'fast' is no rate; allowed: 1Mb/s to 400Gb/s"),
+        ("--rate", "1,2Gb/s", "--rate: '1,2Gb/s' has several"),
+    ],
+)
+def test_init_refuses_what_it_does_not_know(here: Path, option: str, value: str, error: str) -> None:
+    done = invoke("init", "mine", option, value)
+    assert (done.exit_code, done.stderr.startswith(f"switchagg: {error}")) == (2, True)
+    assert list(here.iterdir()) == []
 
 
 @pytest.mark.parametrize("taken", ["mine.toml", "train.py"])
