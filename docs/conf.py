@@ -36,7 +36,8 @@ CAPTIONS = {
     "Guides": r"docs/(?!scenario\.md)[^/]+\.md|(switchagg/programs|p4|(emulation/experiments|tools)/bench)/README\.md",
     "Results": r"docs/results/.*\.md",
     "Labs": r"examples/labs/.*\.md",
-    "Reference": r"api/(commands|index)\.md|docs/scenario\.md|docs/reference/.*\.md|.*/(PROTOCOL|protocol/.*|\w+_schema|vectors/README)\.md",
+    "Reference": r"api/(commands|index)\.md|docs/(scenario|reference/.*)\.md"
+    r"|.*/(PROTOCOL|protocol/.*|\w+_schema|vectors/README)\.md",
     "Project": r"ARCHITECTURE\.md|docs/decisions/README\.md|CONTRIBUTING\.md|CHANGELOG\.md",
 }
 
