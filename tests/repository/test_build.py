@@ -106,7 +106,7 @@ def test_a_wheel_carries_the_library_and_serves_every_python(
     assert {
         LIBRARY,
         "switchagg/PROTOCOL.md",
-        "switchagg/protocol/control.md",
+        "switchagg/protocol/codecs.md",
         "emulation/cli/main.py",
         "transport/worker/session.py",
     } <= names

@@ -1,19 +1,22 @@
-"""The protocol's rules and their citations: a rule that code names stands in the protocol, and somebody names each.
+"""The protocol's rules and their citations: a rule that code names stands in one page of the protocol, and somebody
+names each. A letter's rules stand in one page, so its number says where a rule is; links that name a rule lead there.
 
 Each check is a function from a tree of files to the faults found; each is shown a tree it must reject.
 """
 
 import re
 from collections.abc import Callable, Iterator
+from posixpath import dirname, join, normpath
 
 import pytest
 from repository_tree import Tree, repository
 
 PROTOCOL, PROTOCOL_PAGES = "switchagg/PROTOCOL.md", ("switchagg/PROTOCOL.md", "switchagg/protocol/")
 
-# A rule is defined where its number opens a line, a list item, a table row or a heading, perhaps in bold.
+# A rule is defined where its number, in bold, opens a list item or a table row.
 GROUPS = "PSHWFCRVLGQXAM"
-RULE_DEFINITION = re.compile(rf"^[\s|#>*-]*([{GROUPS}][1-9]\d?)\b", re.MULTILINE)
+RULE_DEFINITION = re.compile(rf"^[|-] \*\*([{GROUPS}][1-9]\d?)\*\* ", re.MULTILINE)
+RULE_LINK = re.compile(rf"\[([{GROUPS}])[1-9]\d?(?: to \1\d+)?\]\(([^)#\s]*)")
 RULE_CITATION = re.compile(rf"(?<![\w/.\\-])(?<!annex )([{GROUPS}][1-9]\d?)(?![\w-])")
 RULE_RANGE = re.compile(rf"\b([{GROUPS}])(\d{{1,2}}) to \1(\d{{1,2}})\b")
 NOT_CITING = ("p4/", "tests/repository/test_protocol_rules.py")
@@ -37,21 +40,48 @@ def citations(tree: Tree) -> dict[str, str]:
     return places
 
 
-def rules_of(tree: Tree) -> set[str]:
-    return {rule for name in tree if name.startswith(PROTOCOL_PAGES) for rule in RULE_DEFINITION.findall(tree[name])}
+def rules_of(tree: Tree) -> list[tuple[str, str]]:
+    """Each definition's rule and page."""
+    pages = (name for name in tree if name.startswith(PROTOCOL_PAGES))
+    return [(rule, page) for page in pages for rule in RULE_DEFINITION.findall(tree[page])]
 
 
 def unknown_rules(tree: Tree) -> list[str]:
-    defined = rules_of(tree)
+    defined = dict(rules_of(tree))
     return [f"{place}: {rule} is not in {PROTOCOL}" for rule, place in citations(tree).items() if rule not in defined]
 
 
 def uncited_rules(tree: Tree) -> list[str]:
-    cited, rules = citations(tree), sorted(rules_of(tree)) or ["no rule"]
+    cited, rules = citations(tree), sorted(dict(rules_of(tree))) or ["no rule"]
     return [f"{PROTOCOL}: {rule} is cited by no source and no test" for rule in rules if rule not in cited]
 
 
-CHECKS = [unknown_rules, uncited_rules]
+def rules_defined_twice(tree: Tree) -> list[str]:
+    seen: set[str] = set()
+    return [f"{page}: {rule} is defined again" for rule, page in rules_of(tree) if rule in seen or seen.add(rule)]
+
+
+def scattered_letters(tree: Tree) -> list[str]:
+    places: dict[str, set[str]] = {}
+    for rule, page in rules_of(tree):
+        places.setdefault(rule[0], set()).add(page)
+    return [f"{letter}: {', '.join(sorted(pages))}" for letter, pages in places.items() if len(pages) > 1]
+
+
+def links_astray(tree: Tree) -> list[str]:
+    """Links whose text is a rule, to another page of the protocol than the rule's."""
+    places = {rule[0]: page for rule, page in rules_of(tree)}
+    return [
+        f"{name}: {letter}: {target}"
+        for name, text in tree.items()
+        if name.endswith(".md")
+        for letter, target in RULE_LINK.findall(text)
+        if normpath(join(dirname(name), target)).startswith(PROTOCOL_PAGES)
+        if normpath(join(dirname(name), target)) != places.get(letter)
+    ]
+
+
+CHECKS = [unknown_rules, uncited_rules, rules_defined_twice, scattered_letters, links_astray]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -60,13 +90,17 @@ def test_the_protocol_has_none_of(check: Callable[[Tree], list[str]]) -> None:
     assert check(repository()) == []
 
 
-RULES = "## Rules\n- **S1** one\n| W2 | two |\n"
+RULES = "## Rules\n- **S1** one\n| **W2** | two |\n"
+ANNEX = "switchagg/protocol/trees.md"
 REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (unknown_rules, {PROTOCOL: RULES, "switchagg/wire.py": '"""Keeps S1 and S3."""'}),
     (unknown_rules, {PROTOCOL: RULES, "switchagg/wire.py": '"""Keeps S1 to S2, and W2."""'}),
     (unknown_rules, {PROTOCOL: RULES, "switchagg/codecs/constant.py": '"""Nothing shows (X5)."""'}),
     (uncited_rules, {PROTOCOL: RULES, "switchagg/wire.py": '"""Keeps S1."""'}),
     (uncited_rules, {PROTOCOL: "no rule here\n"}),
+    (rules_defined_twice, {PROTOCOL: RULES, ANNEX: "- **W2** two, again\n"}),
+    (scattered_letters, {PROTOCOL: RULES, ANNEX: "- **W3** three\n"}),
+    (links_astray, {PROTOCOL: RULES, ANNEX: "- **H1** one\n", "docs/p4.md": "[H1 to H2](../switchagg/PROTOCOL.md)"}),
 ]
 
 
@@ -78,6 +112,7 @@ def test_rejects(check: Callable[[Tree], list[str]], bad: Tree) -> None:
 ACCEPTED: Tree = {
     PROTOCOL: RULES,
     "switchagg/protocol/control.md": "- **L1** three\n",
+    "docs/p4.md": "[S1](../switchagg/PROTOCOL.md#rules), [L1](../switchagg/protocol/control.md)\n",
     "switchagg/wire.py": '"""Packets (S1, L1)."""\n',
     "switchagg/endpoint.py": "# W2\n",
 }
