@@ -3,7 +3,7 @@
     python tools/fidelity_level_error.py [SCENARIO …] > table.md
 
 A line of Markdown for each scenario: the errors of an iteration's communication time, by method. What only packets
-describe is left out, and said. `docs/fidelity-levels.md` has the table.
+describe is left out, and said. `docs/results/fidelity-levels.md` has the table.
 """
 
 import dataclasses

@@ -223,7 +223,7 @@ def fidelity(
 
     **Examples**
 
-    `switchagg bench fidelity --docs docs`
+    `switchagg bench fidelity --docs docs/results`
 
     `switchagg bench fidelity --only switch`
 

@@ -207,7 +207,7 @@ class HostOptions:
 
 @dataclass(frozen=True)
 class VirtualTime:
-    """sim: how finely links are simulated (docs/fidelity-levels.md)."""
+    """sim: how finely links are simulated (docs/results/fidelity-levels.md)."""
 
     fidelity_level: str = choice(
         PACKET, FIDELITY_LEVELS, "Every packet; calls as flows; a formula; auto: the finest that ends within_s"

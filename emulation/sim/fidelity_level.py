@@ -27,11 +27,11 @@ _MEANS = {
     PACKET: "Time is virtual and exact; no certificate is needed.",
     FLOW: (
         "Time is virtual, at fidelity level flow: calls share links max-min fairly, from what each takes alone, "
-        "message by message; no packets are lost or sent again. docs/fidelity-levels.md has its error against packets."
+        "message by message; no packets are lost or sent again. docs/results/fidelity-levels.md has its error."
     ),
     FORMULA: (
         "Time is virtual, at fidelity level formula: bytes of the busiest link at its rate, and a latency for each "
-        "message of the plan. docs/fidelity-levels.md has its error against packets."
+        "message of the plan. docs/results/fidelity-levels.md has its error."
     ),
 }
 

@@ -49,7 +49,7 @@ def p4(quick: Quick = False, json_file: Json = None) -> None:
 def engine(
     quick: Quick = False,
     json_file: Json = None,
-    docs: Annotated[Path | None, typer.Option(help="Folder with the page packet-engine.md, for the results")] = None,
+    docs: Annotated[Path | None, typer.Option(help="Folder with the page engine.md, for the results")] = None,
 ) -> None:
     """The packet engine of virtual time: packets on links per second of one core; time and memory
     against events, 4 to 1,024 workers."""

@@ -12,14 +12,14 @@ from emulation.experiments.bench.document import machine
 from emulation.report import figure_kit, page_kit
 from tools.bench import packet_engine
 
-PAGE = "packet-engine.md"
+PAGE = "engine.md"
 
 
 def write(part: dict[str, Any], docs: Path) -> list[Path]:
     """Puts both into a folder with a page that has a place for them. Raises RunFailed, OSError."""
     facts = machine()
     text = [
-        "![Time and memory against events, 4 to 1,024 workers](packet-engine.png)",
+        "![Time and memory against events, 4 to 1,024 workers](engine.png)",
         "",
         f"On {facts['cpu_model']}; one core, but for the rows of two threads. {_slopes(part)}",
         "",
@@ -29,7 +29,7 @@ def write(part: dict[str, Any], docs: Path) -> list[Path]:
         "",
     ]
     page_kit.insert_results(docs / PAGE, "python -m tools.bench engine --docs", "\n".join(text))
-    return [docs / PAGE, *figure_kit.write(figure_kit.draw({"packet-engine": lambda: figure(part)}), docs)]
+    return [docs / PAGE, *figure_kit.write(figure_kit.draw({"engine": lambda: figure(part)}), docs)]
 
 
 def _slopes(part: dict[str, Any]) -> str:

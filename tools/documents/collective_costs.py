@@ -1,4 +1,4 @@
-"""What each collective takes in virtual time, beside the cost model: the figure and the tables of docs/collectives.md.
+"""What each collective takes in virtual time, beside the cost model: docs/results/collectives.md and its figure.
 
 `python -m tools.documents.collective_costs [FOLDER]` writes collectives.png and prints the tables, in two minutes.
 Deterministic: the same on every machine.
@@ -183,8 +183,10 @@ def table(points: Sequence[CostPoint]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The figure and the tables of docs/collectives.md")
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("docs"), help="of collectives.png (default: docs)")
+    parser = argparse.ArgumentParser(description="The figure and the tables of docs/results/collectives.md")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path("docs/results"), help="of collectives.md (default: docs/results)"
+    )
     folder = parser.parse_args().folder
     sweeps = [sweep(delay_ns) for delay_ns in DELAYS_NS]
     ratios = routes(DELAYS_NS[0])

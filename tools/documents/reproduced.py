@@ -1,4 +1,4 @@
-"""The page docs/reproduced.md and its figures: papers' numbers and ours beside each other, cell by cell.
+"""The page docs/results/reproduced.md and its figures: papers' numbers and ours beside each other, cell by cell.
 
 `python -m tools.documents.reproduced [FOLDER]` runs all results, a minute, and writes reproduced.md and its figures.
 """
@@ -113,8 +113,10 @@ def write(results: Sequence[Judged], folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="docs/reproduced.md and its figures")
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("docs"), help="of the page (default: docs)")
+    parser = argparse.ArgumentParser(description="docs/results/reproduced.md and its figures")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path("docs/results"), help="of the page (default: docs/results)"
+    )
     folder = parser.parse_args().folder
     wanted = list(map(catalogue.find, catalogue.names()))
     write(catalogue.run_results(wanted, 0, lambda text: print(text, file=sys.stderr)), folder)

@@ -163,7 +163,7 @@ def text_of(measured: Mapping[str, PathCosts]) -> str:
         f'[hosts."{path}"]\n' + "".join(f"{key} = {value:_}\n" for key, value in vars(path_costs.costs).items())
         for path, path_costs in measured.items()
     ]
-    return "# CPU time of packets on one machine, by `switchagg calibrate`: see docs/fidelity.md.\n\n" + "\n".join(
+    return "# CPU time of packets on one machine, by `switchagg calibrate` (docs/results/fidelity.md).\n\n" + "\n".join(
         tables
     )
 

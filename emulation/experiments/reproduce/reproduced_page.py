@@ -1,4 +1,4 @@
-"""Published results beside ours as rows of tables, for the terminal and docs/reproduced.md."""
+"""Published results beside ours as rows of tables, for the terminal and docs/results/reproduced.md."""
 
 from __future__ import annotations
 

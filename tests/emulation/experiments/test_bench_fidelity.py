@@ -181,5 +181,5 @@ def test_the_docs_page_has_the_table_between_its_marks(tmp_path: Path, toy: Mach
     assert once.endswith(f"\n{end}\n\nAfter.\n")
     assert "| 200 Mb/s | `gloo` |" in once
     assert (tmp_path / "fidelity.png").stat().st_size > 10_000
-    guide = (Path(__file__).parents[3] / "docs/fidelity.md").read_text()
+    guide = (Path(__file__).parents[3] / "docs/results/fidelity.md").read_text()
     assert guide.index(begin) < guide.index(end)

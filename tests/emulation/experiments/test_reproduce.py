@@ -17,8 +17,8 @@ from emulation.experiments.reproduce.timed import busy_share
 from emulation.scenario.profiles.model_profile import load
 from tools.documents import reproduced
 
-DOCS = Path(__file__).parents[3] / "docs"
-PAGE = DOCS / "reproduced.md"
+RESULTS = Path(__file__).parents[3] / "docs/results"
+PAGE = RESULTS / "reproduced.md"
 AGREE, OPEN = 12, {"atp", "cdsgd", "tictac"}
 pytestmark = pytest.mark.long
 
@@ -101,7 +101,7 @@ def test_every_result_loads_and_is_on_the_page_with_the_papers_numbers(name: str
     (part,) = re.findall(rf"`switchagg reproduce {name}`\n(.*?)(?:\n## |\Z)", text, re.DOTALL)
     rows = re.findall(r"^\| (.+?) \| (.+?) \|", part, re.MULTILINE)[2:]
     assert rows == [row[:2] for row in reproduced_page.cell_rows(result, judge_without_ours(result))]
-    drawn = DOCS / "reproduced" / f"{name}.svg"
+    drawn = RESULTS / "reproduced" / f"{name}.svg"
     assert drawn.exists() == (f"reproduced/{name}.svg" in part) == bool(result.judged)
 
 
