@@ -2,7 +2,7 @@
 
 Every sender and receiver has an *address*, a small integer: `to` and `sender` of frames. A host may have several, one
 for each job that has a member there, and an aggregating switch has one. Switches forward by address. All of it is in C
-(`switchagg/native/sim`), where hosts and programs of switches in C and in Python are beside each other.
+(`emulation/sim/native`), where hosts and programs of switches in C and in Python are beside each other.
 """
 
 import ctypes
