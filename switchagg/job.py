@@ -76,16 +76,20 @@ class PacketTerms:
     """
 
     congestion: str = choice(
-        FRIENDLY, CONGESTION, "How windows follow marks (ecn_bytes): fair beside TCP, or as DCTCP's"
+        FRIENDLY,
+        CONGESTION,
+        "How windows follow ECN marks: friendly shares fairly with TCP; dctcp and reno follow these",
     )
     verify: str = choice(
         "auto", ("auto", "on", "off"), "Every rank verifies sums by tags (V1); auto: where E is 150 or more"
     )
     secret: str = choice(
-        "off", ("off", "on"), "Every rank masks its values (X1): switches and wires see noise; needs a token"
+        "off", ("off", "on"), "Every rank masks its values (X1), so that switches and wires see noise; it needs a token"
     )
-    backups: int = integer(0, 0, MAX_PARTIAL - 1, "workers", "A sum doesn't wait for the last so many")
-    close_after_ns: int = integer(0, 0, 10**12, "ns", "A sum waits so long at most; 0: for all but the backups")
+    backups: int = integer(0, 0, MAX_PARTIAL - 1, "workers", "Workers for which a sum doesn't wait")
+    close_after_ns: int = integer(
+        0, 0, 10**12, "ns", "Longest time that a sum waits; 0: until all but the backups are there"
+    )
 
     @property
     def partial(self) -> bool:

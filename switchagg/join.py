@@ -61,42 +61,48 @@ NONCE_MAX = (1 << 63) - 1
 class JobTerms(PacketTerms):
     """The terms of a job, which all its ranks say alike (C1)."""
 
-    elements: int = integer(0, 0, MAX_ELEMENTS, "int32 per packet", "Values of a packet; 0: what fills the link's MTU")
+    elements: int = integer(
+        0, 0, MAX_ELEMENTS, "int32 per packet", "Values in a packet; 0: as many as fill the link's MTU"
+    )
     streams: int = integer(
-        0, 0, STREAMS_MAX, "streams", "Calls that are in flight side by side; 0: as many as classes are listed, else 2"
+        0,
+        0,
+        STREAMS_MAX,
+        "streams",
+        "Streams, whose calls are in flight side by side; 0: one for each class listed, else 2",
     )
     window_slots: int | tuple[int, ...] = integer(
         0,
         0,
         MAX_SLOTS,
         "slots",
-        "Of each stream; 0: 256, and of a more urgent class half of the next one's, at least 64",
+        "Window of each stream; 0: 256; a more urgent class has half of the next one's, at least 64",
     )
     priorities: tuple[int, ...] = ()
     """Class of each stream, 0 (most urgent) to 7 (W10); (): all are best effort."""
     codec: str = ""
     """How sums of floats travel, as `switchagg.codecs.spec` reads it; "": through a switch in fixed point."""
-    codec_seed: int = integer(0, 0, (1 << 63) - 1, "seed", "Of codecs that draw random numbers (F10)")
+    codec_seed: int = integer(0, 0, (1 << 63) - 1, "seed", "Seed of codecs that draw random numbers (F10)")
     split_calls: int = integer(
         0,
         0,
         1,
         "1: yes",
-        "A long call uses all streams of its class (W11); helps where a path exceeds a window",
+        "A long call uses all streams of its class (W11), for paths that exceed a window",
     )
     job_priority: int = integer(
         BEST_EFFORT,
         MOST_URGENT,
         BEST_EFFORT,
         "class",
-        "On a full switch jobs of later classes give way to the job (C21)",
+        "Class of the job; on a full switch jobs of later classes give way to it (C21)",
     )
-    weight: int = integer(1, 1, WEIGHT_MAX, "times", "The job's share of the slots, where these are short")
+    weight: int = integer(1, 1, WEIGHT_MAX, "times", "The job's share of the slots where slots are short")
     slots_least: int = integer(
-        0, 0, MAX_SLOTS, "slots", "With so many in all the job begins, too; 0: with all its windows only (C23)"
+        0, 0, MAX_SLOTS, "slots", "Fewest slots with which the job begins; 0: all its windows (C23)"
     )
     authenticate: str = choice(
-        "auto", AUTHENTICATE, "Packets to and from the switch have tags (A1); auto: where keys and link allow it"
+        "auto", AUTHENTICATE, "Packets to and from the switch carry tags (A1); auto: where keys and link allow it"
     )
     sparing: bool = derived(False)
     """The job leaves room on the switch for more such jobs (C25)."""
@@ -347,17 +353,21 @@ class Join(JobTerms, MemberTerms):
 class LocalOptions:
     """What a rank chooses for itself when it joins: nothing of it is sent."""
 
-    core: str = choice("auto", CORES, "Of packets: native is C; python costs ten times the CPU; auto: native if built")
+    core: str = choice(
+        "auto",
+        CORES,
+        "Core that handles packets: native (C), or python at ten times the CPU time; auto: native if it is built",
+    )
     segments_max: int = integer(
         SEGMENTS_MAX,
         1,
         64,
         "packets",
-        "Given to the kernel in one send: 44 cost less CPU where no shaper's burst is short",
+        "Packets that the kernel takes in one send; 44 cost less CPU where no shaper has a short burst",
     )
-    tos: int = integer(0, 0, 255, "TOS byte", "Of packets without a priority class")
+    tos: int = integer(0, 0, 255, "TOS byte", "TOS byte of packets without a priority class")
     credit_bytes: int = integer(
-        0, 0, 1 << 40, "bytes", "In the kernel at most; 0: 128 KiB with priority classes, else unbounded"
+        0, 0, 1 << 40, "bytes", "Most bytes that wait in the kernel; 0: 128 KiB with priority classes, else unbounded"
     )
     keys: Any = ""
     """Folder of keys (`switchagg keys`), for the switch's control plane and for everything over ZeroMQ; "": none."""

@@ -1,4 +1,4 @@
-"""The reference of scenario files, from their dataclasses: for `switchagg scenario`, and as docs/scenario.md."""
+"""The reference of scenario files, from their dataclasses: for `switchagg scenarios` and docs/reference/scenario.md."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ NESTED = {
 """Keys that hold a table, or a list of them, and its dataclass."""
 TOP = "scenario"
 REQUIRED, UNSET = "required", "not set"
+LISTED_MOST = 8
+"""Names that a cell of the page lists."""
 EXAMPLE = """\
 name = "mine"
 title = "Digits on 8 workers at 1 Gb/s"
@@ -67,9 +69,9 @@ class TableDescription:
 def tables() -> dict[str, TableDescription]:
     """Every table of a scenario file by its name, in the reference's order."""
     above = (
-        KeyDescription("name", REQUIRED, WORDS["name"], "It names the folder of the results"),
-        KeyDescription("title", REQUIRED, WORDS["text"], "Stands above reports"),
-        KeyDescription("seed", "1", f"0 … {SEED_MOST}", "Of all that is drawn: data, weights, faults"),
+        KeyDescription("name", REQUIRED, WORDS["name"], "The name of the folder with the results"),
+        KeyDescription("title", REQUIRED, WORDS["text"], "The heading of reports"),
+        KeyDescription("seed", "1", f"0 … {SEED_MOST}", "The seed of all random numbers: data, weights, faults"),
     )
     described = [TableDescription(TOP, "Above all tables", "The keys that are in no table.", above)]
     for name, kind in TABLES.items():
@@ -78,7 +80,7 @@ def tables() -> dict[str, TableDescription]:
             if nested.startswith(f"{name}."):
                 described.append(_table(nested, f"[[{nested}]]" if inner in LISTED else f"[{nested}]", inner))
     described += [_table(name, f"[[{name}]]", kind) for name, kind in LISTS.items()]
-    swept = "Keys of other tables, each with a list of values, like topology.rate_bps = [1e9, 10e9]: docs/sweeps.md."
+    swept = "Keys of other tables, each with a list of values, like topology.rate_bps = [1e9, 10e9]: docs/emulate.md."
     return {table.name: table for table in (*described, TableDescription("sweep", "[sweep]", swept, ()))}
 
 
@@ -110,14 +112,14 @@ def text(what: str = "") -> Iterator[str]:
 
 
 def markdown() -> str:
-    """The page docs/scenario.md."""
+    """The page docs/reference/scenario.md."""
     lines = [
-        "# Scenario files",
+        "# Keys of scenario files",
         "",
-        "Written from the code by `switchagg scenario --markdown`; `switchagg scenario TABLE` prints the same. A",
-        "file needs a name and a title. Any key can be replaced on the command line: `--set",
-        "topology.rate_bps=10e9`. Keys whose text begins with *sim* are of virtual time. What is wrong with a file",
-        "is said in one line, with the key and what is allowed.",
+        "Here you can look up every key of a scenario file: its default, what it may hold, and what it is. `switchagg",
+        "scenarios --markdown` writes this page, and `switchagg scenarios TABLE` prints a part of it. Only `name` and",
+        "`title` are required; *sim* marks keys of virtual time. The default stands in brackets. [Emulate a",
+        "network](../emulate.md) shows their use.",
         "",
         "```toml",
         *EXAMPLE.splitlines(),
@@ -125,12 +127,17 @@ def markdown() -> str:
     ]
     for table in tables().values():
         lines += ["", f"## {table.title}", "", table.about]
-        if table.keys:
-            lines += ["", "| key | default | allowed | what it is |", "|---|---|---|---|"]
+        lines += [""] if table.keys else []
         for key in table.keys:
             default = key.default if key.default in (REQUIRED, UNSET) else f"`{key.default}`"
-            lines.append(f"| `{key.name}` | {default} | {key.allowed} | {key.about} |")
+            lines.append(f"- **`{key.name}`** ({default}): {key.about}. *{_abridged(key.allowed)}*")
     return "\n".join(lines) + "\n"
+
+
+def _abridged(allowed: str) -> str:
+    """Values in words, of a long list the first ones: `switchagg scenarios TABLE.KEY` prints all."""
+    names = allowed.split(", ")
+    return allowed if len(names) <= LISTED_MOST else ", ".join([*names[:3], "…"])
 
 
 def _table(name: str, title: str, kind: Any) -> TableDescription:

@@ -80,77 +80,95 @@ def _methods(backend: str, about: str, *default: str) -> Any:
 
 @dataclass(frozen=True)
 class Methods:
-    """Methods to compare, in order, per backend: `ring@zeromq`, `switch+p3`, `switch~lanes8+ef`.
+    """Methods to compare, like `ring@zeromq`, `switch+p3`, `switch~lanes8+ef`.
 
-    The first that is not the switch is the baseline. An empty list: the scenario is not meant for that backend.
+    The first that is not the switch is the baseline. An empty list says that the scenario isn't meant for that backend.
     """
 
     mininet: tuple[MethodName, ...] = _methods(
-        "mininet", "In Mininet: METHOD[@LINK][+SCHEDULE][~CODEC]", "gloo", "switch"
+        "mininet", "The methods in Mininet, each METHOD[@LINK][~CODEC][+SCHEDULE]", "gloo", "switch"
     )
-    sim: tuple[MethodName, ...] = _methods("sim", "In virtual time, whose link is its own: no @LINK", "ring", "switch")
+    sim: tuple[MethodName, ...] = _methods(
+        "sim", "The methods in virtual time, which has one link and takes no @LINK", "ring", "switch"
+    )
 
 
 @dataclass(frozen=True)
 class TopologyOptions:
-    """Hosts, switches and their full-duplex links. Numbers are those of a host's link."""
+    """Hosts, switches and their full-duplex links."""
 
     # 4 workers: the smallest star whose bound (1.5) leaves 2 cores alive
-    workers: int = integer(4, 1, 4096, "workers", "Ranks of the measured job; in Mininet at most 64 hosts")
+    workers: int = integer(4, 1, 4096, "workers", "Ranks of the measured job; Mininet takes at most 64")
     rate_bps: int = integer(
         200_000_000,
         1_000_000,
         400_000_000_000,
         "bits/s",
-        "Of a host's link, each direction; 0, of benchmarks: not shaped",
+        "Rate of a host's link in each direction",
     )
     # 0: netem is missing on many kernels
-    delay_ns: int = integer(0, 0, 1_000_000_000, "ns", "Of a link, one way; in Mininet it needs the kernel's netem")
-    queue_bytes: int = integer(1_000_000, 3_000, 1_000_000_000, "bytes", "Of a port; the default holds two windows")
-    mtu_bytes: int = integer(1500, 576, 65_535, "bytes", "Of an IP packet")
-    kind: str = choice("star", topology_names, "Which hosts and switches there are, and how they are joined")
+    delay_ns: int = integer(
+        0, 0, 1_000_000_000, "ns", "Delay of a link, one way; Mininet needs the kernel's netem for it"
+    )
+    queue_bytes: int = integer(
+        1_000_000, 3_000, 1_000_000_000, "bytes", "Queue of a port; the default holds two windows"
+    )
+    mtu_bytes: int = integer(1500, 576, 65_535, "bytes", "Largest IP packet")
+    kind: str = choice("star", topology_names, "The kind of network")
     racks: int | tuple[int, ...] = _checked(
-        0, "racks", "Of leaf_spine and fat_tree: how many, or the workers of each in the order of ranks"
+        0, "racks", "Racks of leaf_spine and fat_tree: their number, or the workers of each in the order of ranks"
     )
-    oversubscription: float = _float(1.0, 1.0, 1_000.0, "times", "The rate of a rack's workers over its up-link's")
-    spines: int = integer(1, 1, 64, "spines", "sim: of a fat_tree cores, which divide the rate of up-links equally")
-    paths: str = choice(SPRAY, PATHS, "Over spines: each frame takes the shortest queue, or each flow one by a hash")
-    placement: str = choice(EVERY, placement_names, "Which switches aggregate: all that join workers, or one for all")
-    sides: int | tuple[int, ...] = _checked((), "racks", "sim: of a torus, hosts along each side")
-    ports: int = integer(0, 0, 4096, "ports", "sim: of a bcube's switch; the number of hosts is a power of it")
+    oversubscription: float = _float(
+        1.0, 1.0, 1_000.0, "times", "Rate of a rack's workers together over the rate of its up-link"
+    )
+    spines: int = integer(
+        1, 1, 64, "spines", "sim: spines (cores of a fat_tree), which share the rate of an up-link equally"
+    )
+    paths: str = choice(
+        SPRAY, PATHS, "How traffic spreads over spines: each frame to the shortest queue, or each flow by a hash"
+    )
+    placement: str = choice(
+        EVERY, placement_names, "Which switches aggregate: every one where branches meet, or only one"
+    )
+    sides: int | tuple[int, ...] = _checked((), "racks", "sim: hosts along each side of a torus")
+    ports: int = integer(0, 0, 4096, "ports", "sim: ports of a bcube's switch; the number of hosts is a power of it")
     link_bps: tuple[tuple[str, int], ...] = _checked(
-        (), "rates", 'sim: rates of some links, by name, as reports draw them: {"h3" = 10e9, "leaf1-spine1" = 40e9}'
+        (), "rates", "sim: rates of single links, by the names in the report's figure"
     )
-    ranks_per_host: int = integer(1, 1, 64, "ranks", "sim: GPUs behind one NIC; racks are of hosts then")
-    inside_bps: int = integer(0, 0, 100_000_000_000_000, "bits/s", "sim: of each rank's link to the others of its host")
-    inside_sums: int = integer(0, 0, 1, "1: yes", "sim: what joins a host's ranks aggregates too, as NVLink SHARP does")
+    ranks_per_host: int = integer(1, 1, 64, "ranks", "sim: ranks that share a host's NIC; racks then count hosts")
+    inside_bps: int = integer(0, 0, 100_000_000_000_000, "bits/s", "sim: rate of a rank's link inside its host")
+    inside_sums: int = integer(0, 0, 1, "1: yes", "sim: sums are made inside the host, too, as NVLink SHARP does")
     ecn_bytes: int = integer(
-        0, 0, 1_000_000_000, "bytes", "Of a port's queue: packets behind more are marked CE; 0: none"
+        0, 0, 1_000_000_000, "bytes", "A packet behind a longer queue than this is marked CE; 0: none is"
     )
     drop_bytes: int = integer(
-        0, 0, 1_000_000_000, "bytes", "sim: of mlt and dgt, above it what matters least is dropped"
+        0, 0, 1_000_000_000, "bytes", "sim: a queue above this drops the least important packets of mlt and dgt"
     )
     pfc_bytes: int = integer(
-        0, 0, 1_000_000_000, "bytes", "sim: links without loss: a port that holds more pauses its sender; 0: links drop"
+        0, 0, 1_000_000_000, "bytes", "sim: a port that holds more pauses its sender (PFC); 0: ports drop packets"
     )
-    pfc_xon_bytes: int = integer(0, 0, 1_000_000_000, "bytes", "It goes on below; 0: two frames less than pfc_bytes")
+    pfc_xon_bytes: int = integer(
+        0, 0, 1_000_000_000, "bytes", "A paused sender goes on below this; 0: two frames less than pfc_bytes"
+    )
     pfc_headroom_bytes: int = integer(
-        0, 0, 1_000_000_000, "bytes", "For what still comes after a pause; 0: all of that"
+        0, 0, 1_000_000_000, "bytes", "Space for what still comes after a pause; 0: enough for all of it"
     )
-    pfc_flows: int = integer(0, 0, 1, "1: yes", "TCP of [[flows]] is in the lossless class, too, not in one that drops")
+    pfc_flows: int = integer(0, 0, 1, "1: yes", "TCP of [[flows]] is in the lossless class, too")
     ecn_most_bytes: int = integer(
         0,
         0,
         1_000_000_000,
         "bytes",
-        "With pfc_bytes: marks by chance (RED) from ecn_bytes to here; 0: all above are marked",
+        "With pfc_bytes: packets are marked by chance (RED) from ecn_bytes to here; 0: all above are marked",
     )
-    ecn_chance: float = _float(0.01, 0.0, 1.0, "probability", "Of a mark at ecn_most_bytes")
-    priority_queues: int = integer(0, 0, 8, "queues", "Of a port: 8, one for each priority class, or 0: all in order")
+    ecn_chance: float = _float(0.01, 0.0, 1.0, "probability", "Chance of a mark at ecn_most_bytes")
+    priority_queues: int = integer(
+        0, 0, 8, "queues", "Queues of a port: 8, one for each priority class, or 0 for a single one"
+    )
     congestion_control: str = choice(
         BEST,
         CONGESTION_CONTROLS,
-        "TCP's. best: bbr where links lose packets, else cubic or reno, as far as namespaces may; kernel: its default",
+        "TCP's congestion control. best: bbr where links lose packets, else cubic or reno; kernel: its default",
     )
 
     @property
@@ -177,52 +195,50 @@ PACKET_KEYS = ("packet_ns", "switch_packet_ns", "wake_ns", "cpus")
 
 @dataclass(frozen=True)
 class HostOptions:
-    """sim: what transfers and packets cost every host, and the rate of one connection: `emulation.sim.host_costs`."""
+    """sim: what communication costs hosts and switches. Without these keys it costs nothing."""
 
-    transfer_ns: int = integer(0, 0, 1_000_000_000, "ns", "Of each transfer that a host sends, and of each that comes")
-    flow_bps: int = integer(0, 0, 400_000_000_000, "bits/s", "Most of one connection; 0: as much as links carry")
+    transfer_ns: int = integer(0, 0, 1_000_000_000, "ns", "Cost of each transfer that a host sends or receives")
+    flow_bps: int = integer(0, 0, 400_000_000_000, "bits/s", "Highest rate of one connection; 0: the link's")
     calls_at_once: int = integer(
         0,
         0,
         4096,
         "calls",
-        "Collectives of a rank: 1, as in NCCL and Horovod; 0: all that are ready, as in groups here",
+        "Collectives of a rank in progress: 1, as NCCL and Horovod do; 0: all that are ready",
     )
-    call_ns: int = integer(0, 0, 1_000_000_000, "ns", "Of each collective, at each rank, before it begins: its launch")
-    packet_ns: int = integer(0, 0, 1_000_000, "ns", "CPU time of each packet that a host sends, and of each that comes")
+    call_ns: int = integer(0, 0, 1_000_000_000, "ns", "Cost of launching a collective, at each rank")
+    packet_ns: int = integer(0, 0, 1_000_000, "ns", "CPU time of each packet that a host sends or receives")
     switch_packet_ns: int = integer(
-        0, 0, 1_000_000, "ns", "CPU time of each packet that comes to a switch's program, and of each that it sends"
+        0, 0, 1_000_000, "ns", "CPU time of each packet that a switch's program receives or sends"
     )
-    wake_ns: int = integer(
-        0, 0, 1_000_000, "ns", "CPU time of such a program or host before the first packet after a pause"
-    )
+    wake_ns: int = integer(0, 0, 1_000_000, "ns", "CPU time of a host or switch's program to wake up after a pause")
     cpus: int = integer(
         0,
         0,
         4096,
         "CPUs",
-        "That hosts and switches share, as where they are emulated on one machine; 0: each has its own",
+        "CPUs that all hosts and switches share, as on one machine; 0: each has its own",
     )
 
 
 @dataclass(frozen=True)
 class VirtualTime:
-    """sim: how finely links are simulated (docs/results/fidelity-levels.md)."""
+    """sim: how finely links are simulated (docs/emulate.md)."""
 
     fidelity_level: str = choice(
-        PACKET, FIDELITY_LEVELS, "Every packet; calls as flows; a formula; auto: the finest that ends within_s"
+        PACKET, FIDELITY_LEVELS, "Every packet, calls as flows, or a formula; auto: the finest level that ends within_s"
     )
-    within_s: int = integer(60, 1, 10_000_000, "s", "Of auto, for each method's communication")
+    within_s: int = integer(60, 1, 10_000_000, "s", "Seconds that auto allows each method")
 
 
 @dataclass(frozen=True)
 class Straggler:
-    """A rank whose computing takes `factor` times as long, from one iteration to another, both included."""
+    """A rank that computes more slowly for some iterations."""
 
-    rank: int = integer(MISSING, -1, 4095, "rank", "Which; -1: in each iteration another one, drawn")
-    factor: float = _float(2.0, 0.01, 10_000.0, "times", "How much longer it computes")
-    from_iteration: int = integer(0, 0, ITERATIONS_MOST, "iteration", "The first")
-    to_iteration: int = integer(ITERATIONS_MOST, 0, ITERATIONS_MOST, "iteration", "The last")
+    rank: int = integer(MISSING, -1, 4095, "rank", "The slow rank; -1: another one, drawn at random, in each iteration")
+    factor: float = _float(2.0, 0.01, 10_000.0, "times", "Its computing takes so many times as long")
+    from_iteration: int = integer(0, 0, ITERATIONS_MOST, "iteration", "First iteration in which it is slow")
+    to_iteration: int = integer(ITERATIONS_MOST, 0, ITERATIONS_MOST, "iteration", "Last iteration in which it is slow")
 
     def slows(self, rank: int, iteration: int, seed: int, workers: int) -> bool:
         """Whether it does so now."""
@@ -232,39 +248,38 @@ class Straggler:
 
 @dataclass(frozen=True)
 class LinkTail:
-    """sim: extra delay of links, as bursts of other traffic add it: see emulation/sim/network/simulated_link.py."""
+    """sim: delay that bursts of other traffic add to links."""
 
-    ratio: float = _float(MISSING, 1.0, 1_000.0, "times", "p99 over p50 of the delay")
-    p50_ns: int = integer(MISSING, 1, 1_000_000_000, "ns", "Its median")
-    burst_ns: int = integer(10_000_000, 1_000, 60_000_000_000, "ns", "How long a delay lasts, on average")
-    rank: int = integer(-1, -1, 63, "rank", "Its host's link, both ways; -1: every link")
+    ratio: float = _float(MISSING, 1.0, 1_000.0, "times", "99th percentile of the delay over its median")
+    p50_ns: int = integer(MISSING, 1, 1_000_000_000, "ns", "Median of the delay")
+    burst_ns: int = integer(10_000_000, 1_000, 60_000_000_000, "ns", "Mean time that a delay lasts")
+    rank: int = integer(-1, -1, 63, "rank", "Rank whose link has the tail, both ways; -1: every link")
 
 
 @dataclass(frozen=True)
 class LostSwitch:
-    """sim: a switch dies in method `switch`, and a new one that knows nothing of the job may take its place. Frames
-    between hosts go on. What the job does then is said by [switch] fallback."""
+    """sim: a switch of method `switch` dies, and a new one may take its place. `fallback` in [switch] says what the job
+    does meanwhile."""
 
-    at_ns: int = integer(MISSING, 1, COMPUTE_NS_MOST, "ns", "When it dies, from the start of the run")
-    back_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "When a new one is there; 0: never")
-    switch: str = _checked("", "text", 'Its name, as reports draw it; "": the one at the root of the job')
+    at_ns: int = integer(MISSING, 1, COMPUTE_NS_MOST, "ns", "Time of its death, from the start of the run")
+    back_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "Time at which a new switch is there; 0: never")
+    switch: str = _checked("", "text", "Its name in the report's figure; empty: the switch at the job's root")
 
 
 @dataclass(frozen=True)
 class Faults:
-    """Faults of every link, per packet and independent, drawn from the scenario's seed in `sim`; slow ranks, and links
-    whose delay has a tail."""
+    """Faults of every link, independent for each packet, and slow ranks. In virtual time the seed decides them."""
 
-    loss: float = _probability("A packet is lost")
-    duplicate: float = _probability("It comes twice")
-    reorder: float = _probability("It comes later than those behind it")
-    corrupt: float = _probability("It is damaged")
+    loss: float = _probability("Chance that a packet is lost")
+    duplicate: float = _probability("Chance that it comes twice")
+    reorder: float = _probability("Chance that later packets overtake it")
+    corrupt: float = _probability("Chance that it is damaged")
     stragglers: tuple[Straggler, ...] = field(
-        default=(), metadata={"kind": Straggler, "about": "Ranks that are slow; several slow a rank more"}
+        default=(), metadata={"kind": Straggler, "about": "Slow ranks; several entries of one rank multiply"}
     )
-    tail: LinkTail | None = field(default=None, metadata={"kind": LinkTail, "about": "sim: extra delay of links"})
+    tail: LinkTail | None = field(default=None, metadata={"kind": LinkTail, "about": "sim: delay of links that varies"})
     lost_switches: tuple[LostSwitch, ...] = field(
-        default=(), metadata={"kind": LostSwitch, "about": "sim: switches that die, and are there again"}
+        default=(), metadata={"kind": LostSwitch, "about": "sim: switches that die and may come back"}
     )
 
     @property
@@ -275,46 +290,56 @@ class Faults:
 
 @dataclass(frozen=True)
 class ComputeDistribution:
-    """A rank's time for an iteration is drawn anew for each iteration."""
+    """A rank's time is drawn anew for each iteration."""
 
-    distribution: str = choice(MISSING, COMPUTE_DISTRIBUTIONS, "Its shape")
-    mean_ns: int = integer(MISSING, 1, COMPUTE_NS_MOST, "ns", "Its mean")
-    deviation_ns: int = integer(MISSING, 0, COMPUTE_NS_MOST, "ns", "Its standard deviation; what is below 0 is 0")
+    distribution: str = choice(MISSING, COMPUTE_DISTRIBUTIONS, "Shape of the distribution")
+    mean_ns: int = integer(MISSING, 1, COMPUTE_NS_MOST, "ns", "Mean")
+    deviation_ns: int = integer(MISSING, 0, COMPUTE_NS_MOST, "ns", "Standard deviation; a negative time counts as 0")
 
 
 @dataclass(frozen=True)
 class ComputeJitter:
-    """A rank's time for an iteration is multiplied by a factor of mean 1; a negative factor is 0."""
+    """A rank's time is multiplied by a random factor of mean 1; a negative factor counts as 0."""
 
     deviation: float = _float(MISSING, 0.0, 10.0, "times", "Standard deviation over mean")
-    distribution: str = choice("lognormal", COMPUTE_DISTRIBUTIONS, "Its shape")
+    distribution: str = choice("lognormal", COMPUTE_DISTRIBUTIONS, "Shape of the distribution")
 
 
 @dataclass(frozen=True)
 class WorkloadOptions:
-    """The training: real models on real data, a share per worker; or, in virtual time, a model as numbers."""
+    """The training: a real model on real data, or, in virtual time, a model as numbers."""
 
     name: str = choice("digits", workload_names, "Model and data")
     # enough for digits to pass 97 %
     iterations: int = integer(150, 2, ITERATIONS_MOST, "iterations", "Steps of the optimizer")
     # 5: DDP rebuilds its buckets after the first
     warmup_iterations: int = integer(
-        5, 1, 1_000, "iterations", "The first so many are not counted; at most half of them by default"
+        5, 1, 1_000, "iterations", "First iterations that aren't counted; by default at most half of all"
     )
     # 8: an interval of 95 % is 2.4 standard errors; each turn costs an iteration that isn't counted
     blocks: int = integer(
-        8, 1, 1_000, "blocks", "Mininet: methods take turns, in so many blocks of iterations; 1: one after the other"
+        8,
+        1,
+        1_000,
+        "blocks",
+        "Mininet: methods take turns in so many blocks of iterations; 1: one method after the other",
     )
-    batch_per_worker: int = integer(32, 1, 65_536, "samples", "Of each rank, an iteration")
+    batch_per_worker: int = integer(32, 1, 65_536, "samples", "Samples of each rank in an iteration")
     evaluate_every: int = integer(
-        25, 1, ITERATIONS_MOST, "iterations", "Rank 0 evaluates on the test set; its time is not counted"
+        25,
+        1,
+        ITERATIONS_MOST,
+        "iterations",
+        "Rank 0 evaluates the model after so many iterations; that time isn't counted",
     )
     # DDP's own first-bucket size
     bucket_bytes: int = integer(
-        1_048_576, 4_096, 1_073_741_824, "bytes", "DDP's bucket_cap_mb: gradients of one allreduce"
+        1_048_576, 4_096, 1_073_741_824, "bytes", "Gradients of one allreduce, DDP's bucket_cap_mb"
     )
-    optimizer: str = choice(ADAMW, (ADAMW, SGD), "sgd: at a constant rate; servers that keep weights take no other")
-    synchronisation: str = _checked("", "training", 'A training method (docs/training-methods.md); "": in every step')
+    optimizer: str = choice(ADAMW, (ADAMW, SGD), "Optimizer; servers that keep weights need sgd")
+    synchronisation: str = _checked(
+        "", "training", "A training method (docs/training.md); empty: ranks agree in every step"
+    )
     # Real ranks take what they take, but if `paced`, or where ranks differ, they sleep until then (training/pace.py)
     compute_ns: int | tuple[int, ...] | ComputeDistribution | None = field(
         default=None,
@@ -324,72 +349,76 @@ class WorkloadOptions:
             "high": COMPUTE_NS_MOST,
             "unit": "ns",
             "table": True,
-            "about": "Forward and backward of an iteration: of all ranks, of each, or drawn; without it measured once",
+            "about": "Time of a forward and backward pass: one, one for each rank, or drawn; not set: measured once",
         },
     )
-    paced: int = integer(
-        0, 0, 1, "1: yes", "Mininet: ranks compute no faster than compute_ns, as on GPUs that leave the CPU free"
-    )
+    paced: int = integer(0, 0, 1, "1: yes", "Mininet: ranks sleep until compute_ns is over, as if a GPU computed")
     compute_jitter: ComputeJitter | None = field(
-        default=None, metadata={"kind": ComputeJitter, "about": "A factor on top of that, drawn for each"}
+        default=None, metadata={"kind": ComputeJitter, "about": "A random factor of each rank and iteration"}
     )
     profile: str = _checked(
-        "", "text", "sim: a model as numbers in place of name: a shipped profile or a file (docs/profiles.md)"
+        "", "text", "sim: a model as numbers in place of name: a shipped profile or a file (docs/your-run.md)"
     )
     parallel: str = choice("ddp", ("ddp", "fsdp", "tp", "pp", "3d"), "How ranks share the model of a profile")
-    degree: int = integer(0, 0, 4096, "ranks", "Of tp, pp and 3d: that have a model together, beside replicas; 0: all")
-    stages: int = integer(1, 1, 4096, "stages", "Of 3d, where degree is ranks that share tensors")
-    micro_batches: int = integer(4, 1, 65_536, "micro-batches", "Of pp and 3d")
+    degree: int = integer(0, 0, 4096, "ranks", "Ranks that hold one replica of the model together (tp, pp, 3d); 0: all")
+    stages: int = integer(
+        1, 1, 4096, "stages", "Pipeline stages of 3d, where degree counts the ranks that share tensors"
+    )
+    micro_batches: int = integer(4, 1, 65_536, "micro-batches", "Micro-batches of pp and 3d")
     device_flops: float = _float(
-        0.0, 0.0, 1e21, "operations a second", "Of a profile whose times are derived; 0: its own"
+        0.0,
+        0.0,
+        1e21,
+        "operations a second",
+        "Speed of a device, for a profile that has operations in place of times; 0: as the profile says",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchSettings(JobTerms):
-    """How the switch method sends: packet size, window and streams; and how a switch divides its slots."""
+    """How workers send to the switch, and how the switch shares its slots."""
 
     elements: int = integer(
-        ELEMENTS_MTU_1500, 32, MAX_ELEMENTS, "int32 per packet", "Values of a packet; at most what mtu_bytes holds"
+        ELEMENTS_MTU_1500, 32, MAX_ELEMENTS, "int32 per packet", "Values in a packet; at most what mtu_bytes holds"
     )
     window_slots: int = integer(
         WINDOW_SLOTS,
         1,
         16_384,
         "slots",
-        "Of each stream; less by default where a port's queue doesn't hold all that is in flight",
+        "Window of each stream; the default is less where a port's queue can't hold all that is in flight",
     )
-    streams: int = integer(STREAMS, 1, 64, "streams", "So that one bucket may overtake another's tail")
+    streams: int = integer(STREAMS, 1, 64, "streams", "Streams of the job, so that one bucket can overtake another")
     dataplane: str = choice(
-        "auto", dataplane_names, "auto: the fastest that passes its self-test; xdp: in Mininet only"
+        "auto",
+        dataplane_names,
+        "Data plane of the switch; auto: the fastest that passes its self-test; xdp: in Mininet only",
     )
-    retry_limit: int = integer(30, 1, 1_000, "timeouts in a row", "sim: then the call fails, naming who is missing")
-    trees: int = integer(0, 0, 64, "trees", "With several spines: its streams in turn; 0: one over each spine")
-    fallback: str = choice(
-        "", _fallbacks, "sim: the host method that calls take while there is no switch, as in real runs; empty: none"
+    retry_limit: int = integer(
+        30, 1, 1_000, "timeouts in a row", "sim: time-outs after which a call fails with the missing rank's name"
     )
-    standby: int = integer(0, 0, 7, "switches", "sim: beside the first, to which a job with a fallback may go")
-    lease_ns: int = integer(0, 0, 3_600_000_000_000, "ns", "sim: as of `switchagg switch --lease`; 0: 4 s")
-    slots: int = integer(0, 0, 65_536, "slots", "Of each switch, for all jobs; 0: as many as they ask for")
-    shares: str = choice(
-        MAX_MIN, (MAX_MIN, FIRST_COME), "Of slots: by weight, or all that a job asks for while any are left"
+    trees: int = integer(
+        0, 0, 64, "trees", "Trees over several spines, which streams take in turn; 0: one over each spine"
     )
+    fallback: str = choice("", _fallbacks, "sim: host method for calls while no switch is there; empty: none")
+    standby: int = integer(0, 0, 7, "switches", "sim: further switches, to which a job with a fallback may move")
+    lease_ns: int = integer(0, 0, 3_600_000_000_000, "ns", "sim: lease of the switch; 0: 4 s")
+    slots: int = integer(0, 0, 65_536, "slots", "Slots of each switch for all jobs; 0: as many as they ask for")
+    shares: str = choice(MAX_MIN, (MAX_MIN, FIRST_COME), "How slots are shared: by weight, or first come, first served")
     aggregators: int = integer(
-        0, 0, 65_536, "aggregators", "Of each switch, of methods atp and esa; 0: as many as slot versions"
+        0, 0, 65_536, "aggregators", "Aggregators of each switch for methods atp and esa; 0: as many as slot versions"
     )
 
 
 @dataclass(frozen=True)
 class ParameterServer:
-    """How method `ps` sums, and where (docs/parameter-server.md)."""
+    """Parameter servers of method `ps` (docs/methods.md)."""
 
-    servers: int = integer(0, 0, 64, "servers", "With hosts and links of their own; 0: one on every worker's host")
-    mode: str = choice(BSP, MODES, "When a worker's pull is answered")
-    staleness: int = integer(0, 0, 1_000_000, "iterations", "Of ssp: how far the slowest worker may be behind")
-    backups: int = integer(0, 0, 63, "workers", "Of backup: a sum doesn't wait for the last so many")
-    push_then_pull: int = integer(
-        0, 0, 1, "1: yes", "Of bsp: no answer before all of a call was pushed, not slice by slice"
-    )
+    servers: int = integer(0, 0, 64, "servers", "Servers with hosts of their own; 0: one on every worker's host")
+    mode: str = choice(BSP, MODES, "When the server answers a worker's pull")
+    staleness: int = integer(0, 0, 1_000_000, "iterations", "Iterations that the slowest worker of ssp may be behind")
+    backups: int = integer(0, 0, 63, "workers", "Workers for which a sum of mode backup doesn't wait")
+    push_then_pull: int = integer(0, 0, 1, "1: yes", "bsp answers after the whole call was pushed, not slice by slice")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -405,44 +434,43 @@ class ParameterServer:
 
 @dataclass(frozen=True)
 class JobOptions:
-    """sim: another job, which sums int32 arrays again and again, and checks every sum."""
+    """sim: another job, which sums int32 arrays again and again and checks every sum."""
 
-    name: str = _checked(MISSING, "name", "What reports call it")
+    name: str = _checked(MISSING, "name", "Its name in reports")
     workers: int = integer(2, 1, 64, "workers", "Ranks, on hosts of their own")
-    on: tuple[int, ...] = _checked((), "ranks", "Or on the hosts of these ranks of the measured job")
-    method: str = choice(SAME, (SAME, "switch", "gloo", *host_methods()), "How it sums; same: as the measured job")
-    profile: str = _checked("", "text", "A workload graph, as a GOAL file, in place of sums")
-    weight: int = integer(1, 1, 1_000, "times", "Its share of slots")
-    priority: int = integer(0, 0, 7, "class", "Of slots, and of esa: lower ones go first")
-    quota_slots: int = integer(0, 0, 65_536, "slots", "At most; 0: as many as its windows")
-    size_bytes: int = integer(1_000_000, 4, 1_000_000_000, "bytes", "Of a sum")
-    in_flight: int = integer(4, 1, 64, "sums", "At once")
-    compute_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "After each sum")
-    start_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "When it begins")
-    stop_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "When it ends; 0: with the run")
-    sums: int = integer(0, 0, 1_000_000, "sums", "After which it ends; 0: it goes on")
+    on: tuple[int, ...] = _checked((), "ranks", "Ranks of the measured job whose hosts it shares")
+    method: str = choice(SAME, (SAME, "switch", "gloo", *host_methods()), "Its method; same: the measured job's")
+    profile: str = _checked("", "text", "A workload graph (GOAL file) in place of sums")
+    weight: int = integer(1, 1, 1_000, "times", "Its share of the slots")
+    priority: int = integer(0, 0, 7, "class", "Its class for slots and for esa; a lower one goes first")
+    quota_slots: int = integer(0, 0, 65_536, "slots", "Most slots that it may have; 0: as many as its windows")
+    size_bytes: int = integer(1_000_000, 4, 1_000_000_000, "bytes", "Size of a sum")
+    in_flight: int = integer(4, 1, 64, "sums", "Sums in flight")
+    compute_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "Pause after each sum")
+    start_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "Time of its start")
+    stop_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "Time of its end; 0: the run's")
+    sums: int = integer(0, 0, 1_000_000, "sums", "Sums after which it ends; 0: it goes on")
 
 
 @dataclass(frozen=True)
 class FlowOptions:
-    """Other traffic: TCP flows without end, or RoCE in virtual time, `short` ones of web-like sizes, or `incast`.
+    """Other traffic: TCP flows without end (in virtual time also RoCE), `short` flows of web-like sizes, or `incast`.
 
-    They go to the host of a rank, or with -1 to one of their own, and from the host of a rank, or from hosts of their
-    own, one for each of `count`. Times are from the first iteration, in Mininet from the first that is counted.
+    Times count from the first iteration, in Mininet from the first that is measured.
     """
 
-    kind: str = choice(MISSING, FLOW_KINDS, "A congestion control: flows without end; or short, incast")
-    to_rank: int = integer(0, -1, 63, "rank", "Whose host it goes to; -1: one of its own")
-    from_rank: int = integer(-1, -1, 63, "rank", "Whose host it comes from; -1: hosts of its own")
-    count: int = integer(1, 1, 64, "flows", "Of incast: of each burst; of short: hosts that they come from")
-    congestion: str = choice("cubic", ENDLESS, "Of short and incast")
+    kind: str = choice(MISSING, FLOW_KINDS, "A congestion control for flows without end, or short, or incast")
+    to_rank: int = integer(0, -1, 63, "rank", "Rank whose host it goes to; -1: a host of its own")
+    from_rank: int = integer(-1, -1, 63, "rank", "Rank whose host it comes from; -1: hosts of its own")
+    count: int = integer(1, 1, 64, "flows", "Flows of an incast's burst, or hosts that send short flows")
+    congestion: str = choice("cubic", ENDLESS, "Congestion control of short and incast")
     ecn: int = integer(1, 0, 1, "1: yes", "ECN is negotiated")
-    start_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "When it begins")
-    stop_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "When it ends; 0: with the run")
-    load: float = _float(0.1, 0.001, 1.0, "of the link", "Of short: what they offer on average")
-    most_bytes: int = integer(1_000_000, 1_000, 30_000_000, "bytes", "Of a short flow")
-    size_bytes: int = integer(64_000, 1, 100_000_000, "bytes", "Of each flow of an incast")
-    period_ns: int = integer(100_000_000, 1_000, COMPUTE_NS_MOST, "ns", "From one burst of incast to the next")
+    start_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "Time of its start")
+    stop_ns: int = integer(0, 0, COMPUTE_NS_MOST, "ns", "Time of its end; 0: the run's")
+    load: float = _float(0.1, 0.001, 1.0, "of the link", "Mean load that short flows offer")
+    most_bytes: int = integer(1_000_000, 1_000, 30_000_000, "bytes", "Largest short flow")
+    size_bytes: int = integer(64_000, 1, 100_000_000, "bytes", "Size of each flow of an incast")
+    period_ns: int = integer(100_000_000, 1_000, COMPUTE_NS_MOST, "ns", "Time from one burst of incast to the next")
 
     @property
     def endless(self) -> bool:
@@ -457,19 +485,23 @@ class FlowOptions:
 
 @dataclass(frozen=True)
 class BoundedLoss:
-    """Methods that may lose gradients for good (docs/bounded-loss.md)."""
+    """Methods that may lose gradients for good (docs/methods.md)."""
 
-    divide: str = choice("paper", ("paper", "arrived", "workers"), "By how many a sum with gaps is scaled")
-    mlt_tolerance: float = _float(0.1, 0.0, 0.99, "of a tensor", "What mlt may lose")
+    divide: str = choice("paper", ("paper", "arrived", "workers"), "Divisor of a sum with gaps")
+    mlt_tolerance: float = _float(0.1, 0.0, 0.99, "of a tensor", "Part of a tensor that mlt may lose")
     mlt_priorities: int = integer(1, 0, 1, "1: yes", "Packets of mlt have priorities by layer and magnitude")
-    dgt_share: float = _float(0.8, 0.0, 1.0, "of blocks", "What dgt sends reliably")
-    dgt_channels: int = integer(7, 1, 7, "channels", "Of dgt, best effort")
-    ltp_share: float = _float(0.8, 0.0, 1.0, "of a transfer", "From here ltp stops waiting for all of it")
-    ltp_extra_ns: int = integer(30_000_000, 0, 60_000_000_000, "ns", "Of ltp: from its threshold to the deadline")
-    ltp_early_close: int = integer(1, 0, 1, "1: yes", "ltp ends a transfer before all is there")
-    optireduce_hadamard: str = choice("auto", ("auto", "always", "never"), "Whether optireduce spreads what is lost")
-    optireduce_adaptive: int = integer(1, 0, 1, "1: yes", "Stages of optireduce end early, too")
-    optireduce_runs: int = integer(20, 1, 100_000, "calls", "Reliable ones of a size, which measure its time-out")
+    dgt_share: float = _float(0.8, 0.0, 1.0, "of blocks", "Part of the blocks that dgt sends reliably")
+    dgt_channels: int = integer(7, 1, 7, "channels", "Best-effort channels of dgt")
+    ltp_share: float = _float(0.8, 0.0, 1.0, "of a transfer", "Part of a transfer after which ltp may end it")
+    ltp_extra_ns: int = integer(30_000_000, 0, 60_000_000_000, "ns", "Time from ltp's threshold to its deadline")
+    ltp_early_close: int = integer(1, 0, 1, "1: yes", "ltp may end a transfer early")
+    optireduce_hadamard: str = choice(
+        "auto", ("auto", "always", "never"), "Whether optireduce spreads losses by a Hadamard transform"
+    )
+    optireduce_adaptive: int = integer(1, 0, 1, "1: yes", "optireduce may end its stages early")
+    optireduce_runs: int = integer(
+        20, 1, 100_000, "calls", "Reliable calls of a size from which optireduce learns its time-out"
+    )
 
     def options(self, method: str) -> dict[str, Any]:
         """The options of a method, by their names in `transport.bounded`."""

@@ -25,7 +25,7 @@ def scenario(
         str, typer.Argument(metavar="[TABLE[.KEY]]", help="Like topology, workload.iterations  [default: all tables]")
     ] = "",
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="The whole reference, as docs/scenario.md has it")
+        bool, typer.Option("--markdown", help="The whole reference, as docs/reference/scenario.md has it")
     ] = False,
 ) -> None:
     """Show what a scenario file may hold: tables, keys, defaults, what is allowed.

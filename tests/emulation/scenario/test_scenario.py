@@ -279,8 +279,8 @@ def test_the_reference_says_of_every_key_what_the_parser_takes() -> None:
 
 
 def test_the_page_of_scenarios_is_what_the_code_says() -> None:
-    written = (ROOT / "docs/scenario.md").read_text(encoding="utf-8")
-    assert written == key_reference.markdown(), "run: switchagg scenario --markdown > docs/scenario.md"
+    written = (ROOT / "docs/reference/scenario.md").read_text(encoding="utf-8")
+    assert written == key_reference.markdown(), "run: switchagg scenarios --markdown > docs/reference/scenario.md"
 
 
 def test_every_shipped_scenario_loads_under_its_own_name() -> None:
