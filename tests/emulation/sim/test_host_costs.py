@@ -42,7 +42,7 @@ def test_each_step_of_a_ring_costs_both_hosts_a_transfer(workers: int) -> None:
 
 
 def test_two_points_of_a_ring_give_what_a_transfer_costs() -> None:
-    """The arithmetic of docs/hosts.md."""
+    """The arithmetic of docs/emulate.md."""
     workers, sizes = 4, (4_000, 40_000)
     times = [took("ring", size, workers=workers, costs=HostCosts(TRANSFER_NS)) for size in sizes]
     beta = (times[1] - times[0]) / (sizes[1] - sizes[0])
