@@ -35,7 +35,7 @@ HOST_KEYS: dict[str, dict[str, int]] = {
     "rdma": {"hosts.transfer_ns": 7_000, "hosts.calls_at_once": 1},
     "free": {},
 }
-"""Keys of hosts with NCCL over TCP and over RDMA (docs/emulate.md has their sources); and of hosts that cost nothing."""
+"""Keys of hosts with NCCL over TCP and over RDMA (sources: docs/emulate.md); and of hosts that cost nothing."""
 
 
 @dataclass(frozen=True)
