@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 START_S = 40.0
+GUIDE = "docs/attach.md"
 
 
 def pasted(page: str, word: str) -> list[str]:
@@ -138,9 +139,9 @@ def packets(machine: Machine, command: str) -> int:
 def test_the_guide_of_several_machines(network: Networks) -> None:
     net = network({"switch": "10.0.0.9", "one": "10.0.0.1", "two": "10.0.0.2"})
     machines = net.machines
-    (serve,), trainings = pasted("docs/machines.md", "switchagg switch"), pasted("docs/machines.md", "torchrun")
+    (serve,), trainings = pasted(GUIDE, "switch --control"), pasted(GUIDE, "--nnodes")
     wait_for(machines["switch"].run(serve), "switchagg switch ready: control tcp://10.0.0.9:5555 data 10.0.0.9:5556")
-    for ping in pasted("docs/machines.md", "ping -M do"):
+    for ping in pasted(GUIDE, "ping -M do"):
         assert " 0% packet loss" in output(machines["one"].run(ping))
     ranks = [machines[name].run(line) for name, line in zip(("one", "two"), trainings, strict=True)]
     said = [output(rank) for rank in ranks]
@@ -198,7 +199,7 @@ def test_what_faults_on_the_way_say(network: Networks) -> None:
     """All at once: each machine has a job, and a fault, of its own. A fault that the guide doesn't name isn't here."""
     places = {name: f"10.0.0.{number}" for number, name in enumerate(FAULTS, 1)}
     net = network({"switch": "10.0.0.9", **places})
-    (serve,) = pasted("docs/machines.md", "switchagg switch")
+    (serve,) = pasted(GUIDE, "switch --control")
     wait_for(net.machines["switch"].run(serve), "switchagg switch ready")
     net.drop("port", 17, 5556)
     net.drop("control", 6, 5555)
@@ -209,7 +210,7 @@ def test_what_faults_on_the_way_say(network: Networks) -> None:
         for name, (at, _) in FAULTS.items()
     }
     said = {name: output(worker) for name, worker in workers.items()}
-    guide = (ROOT / "docs/machines.md").read_text(encoding="utf-8").replace("`", "")
+    guide = (ROOT / GUIDE).read_text(encoding="utf-8").replace("`", "")
     for name, (_, words) in FAULTS.items():
         for one in words:
             assert one in said[name], f"{name}: {said[name]}"

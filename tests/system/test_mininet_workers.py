@@ -23,7 +23,7 @@ def test_at_mininet_s_prompt(tmp_path: Path) -> None:
     """The guide's line: two hosts train to the loss that Gloo gives, through the switch."""
     if shutil.which("mn") is None:
         pytest.skip("needs Mininet's command mn")
-    (line,) = re.findall(r"^\$ sudo (env .*--post \S+\.mn)$", (ROOT / "docs/mininet.md").read_text(), re.MULTILINE)
+    (line,) = re.findall(r"^\$ sudo (env .*--post \S+\.mn)$", (ROOT / "docs/attach.md").read_text(), re.MULTILINE)
     torchrun = tmp_path / "torchrun"
     torchrun.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/tests/shared/as_torchrun.py "$@"\n')
     torchrun.chmod(0o755)
