@@ -5,7 +5,7 @@
 // meta.before  bitmap of the ranks whose packets were here before this one, 0 if it is the first
 // meta.rank    bitmap of this packet's rank: one bit
 // meta.mask    bitmap of the ranks whose values make the sum
-// meta.header-only    1: this packet brings no values
+// meta.header_only    1: this packet brings no values
 // hdr.chunk.op 0: SUM, else MAX, of signed numbers
 
 control Sums(inout headers_t hdr, in metadata_t meta) {

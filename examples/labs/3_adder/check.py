@@ -43,7 +43,7 @@ def explanation(values: Ints, right: Ints, op: Op, by_rank: dict[int, Ints], ear
         if values == [wrapped(max(value % MODULUS for value in column)) for column in columns]:
             return "it is the maximum of unsigned numbers: compare as int<32>"
         if values == [max(0, *column) for column in columns]:
-            return "a packet without values (meta.header-only) was compared as if it had zeros"
+            return "a packet without values (meta.header_only) was compared as if it had zeros"
         return rank_text(values, by_rank) or lane_text(values, right)
     for times in product(range(MOST_TIMES), repeat=len(by_rank)):
         if values == [wrapped(sum(n * value for n, value in zip(times, column, strict=True))) for column in columns]:
