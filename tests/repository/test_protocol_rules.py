@@ -13,9 +13,9 @@ from repository_tree import Tree, repository
 
 PROTOCOL, PROTOCOL_PAGES = "switchagg/PROTOCOL.md", ("switchagg/PROTOCOL.md", "switchagg/protocol/")
 
-# A rule is defined where its number, in bold, opens a list item or a table row.
+# A rule is defined where its number, in bold, opens a paragraph.
 GROUPS = "PSHWFCRVLGQXAM"
-RULE_DEFINITION = re.compile(rf"^[|-] \*\*([{GROUPS}][1-9]\d?)\*\* ", re.MULTILINE)
+RULE_DEFINITION = re.compile(rf"^\*\*([{GROUPS}][1-9]\d?)\*\* ", re.MULTILINE)
 RULE_LINK = re.compile(rf"\[([{GROUPS}])[1-9]\d?(?: to \1\d+)?\]\(([^)#\s]*)")
 RULE_CITATION = re.compile(rf"(?<![\w/.\\-])(?<!annex )([{GROUPS}][1-9]\d?)(?![\w-])")
 RULE_RANGE = re.compile(rf"\b([{GROUPS}])(\d{{1,2}}) to \1(\d{{1,2}})\b")
@@ -90,7 +90,7 @@ def test_the_protocol_has_none_of(check: Callable[[Tree], list[str]]) -> None:
     assert check(repository()) == []
 
 
-RULES = "## Rules\n- **S1** one\n| **W2** | two |\n"
+RULES = "## Rules\n\n**S1** one\n\n**W2** two\n"
 ANNEX = "switchagg/protocol/trees.md"
 REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (unknown_rules, {PROTOCOL: RULES, "switchagg/wire.py": '"""Keeps S1 and S3."""'}),
@@ -98,9 +98,9 @@ REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (unknown_rules, {PROTOCOL: RULES, "switchagg/codecs/constant.py": '"""Nothing shows (X5)."""'}),
     (uncited_rules, {PROTOCOL: RULES, "switchagg/wire.py": '"""Keeps S1."""'}),
     (uncited_rules, {PROTOCOL: "no rule here\n"}),
-    (rules_defined_twice, {PROTOCOL: RULES, ANNEX: "- **W2** two, again\n"}),
-    (scattered_letters, {PROTOCOL: RULES, ANNEX: "- **W3** three\n"}),
-    (links_astray, {PROTOCOL: RULES, ANNEX: "- **H1** one\n", "docs/p4.md": "[H1 to H2](../switchagg/PROTOCOL.md)"}),
+    (rules_defined_twice, {PROTOCOL: RULES, ANNEX: "**W2** two, again\n"}),
+    (scattered_letters, {PROTOCOL: RULES, ANNEX: "**W3** three\n"}),
+    (links_astray, {PROTOCOL: RULES, ANNEX: "**H1** one\n", "docs/p4.md": "[H1 to H2](../switchagg/PROTOCOL.md)"}),
 ]
 
 
@@ -111,7 +111,7 @@ def test_rejects(check: Callable[[Tree], list[str]], bad: Tree) -> None:
 
 ACCEPTED: Tree = {
     PROTOCOL: RULES,
-    "switchagg/protocol/control.md": "- **L1** three\n",
+    "switchagg/protocol/control.md": "**L1** three\n",
     "docs/p4.md": "[S1](../switchagg/PROTOCOL.md#rules), [L1](../switchagg/protocol/control.md)\n",
     "switchagg/wire.py": '"""Packets (S1, L1)."""\n',
     "switchagg/endpoint.py": "# W2\n",
