@@ -1,4 +1,4 @@
-"""Markdown files of the repository: links and paths in code name files that are there, links also headings."""
+"""Pages and notebooks of the repository: links and paths in code name files that are there, links also headings."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def links(text: str) -> Iterator[str]:
 
 def broken_links(tree: Tree, files: set[str]) -> list[str]:
     faults = []
-    for page in (name for name in tree if name.endswith(".md")):
+    for page in (name for name in tree if name.endswith((".md", ".ipynb"))):
         for target in links(tree[page]):
             path, _, anchor = target.partition("#")
             name = normpath(join(dirname(page), path)) if path else page
@@ -85,6 +85,7 @@ def test_accepts(target: str) -> None:
 def test_finds_links_from_folders() -> None:
     tree = {"docs/b.md": "![figure](../docs/c.png) [up](../a.md#one-two-three)", "a.md": PAGE}
     assert broken_links(tree, {"docs/b.md", "docs/c.png", "a.md"}) == []
+    assert len(broken_links({"n.ipynb": '{"source": ["[x](gone.md)\\n"]}'}, set())) == 1
 
 
 def test_finds_paths_that_are_not_there() -> None:
