@@ -197,12 +197,13 @@ def _summary(done: Comparison) -> dict[str, Any]:
 
 
 def _print_table(done: Comparison) -> None:
-    from emulation.report.comparison_rows import COLUMNS_MOST, table_rows, turned
+    from emulation.report.comparison_rows import COLUMNS_MOST, split_rows, turned
 
     built = done.document
     names = list(wording.short_names([entry["method"] for entry in built["methods"]]).values())
-    heads, rows = turned(names, table_rows(built), notes=False)
+    heads, rows = turned(names, split_rows(built)[0], notes=False)
     _print(heads, rows)
+    typer.echo("\nalgbw, busbw and more are under Details in the report.")
     doubt = "INVALID, what was measured nevertheless: " if built["verdict"] == INVALID else ""
     typer.echo(f"\n{doubt}{wording.headline(built)}")
     beyond = any(entry["comparison"] and entry["comparison"]["beyond_bound"] for entry in built["methods"])

@@ -170,7 +170,7 @@ def matrix(built: dict[str, Any]) -> Figure | None:
 
 
 def breakdown(built: dict[str, Any]) -> Figure:
-    """Median iteration: compute, then the communication that compute did not hide."""
+    """Median iteration: computing, then waiting for the communication that computing did not hide."""
     methods = built["methods"]
     names = short_names([entry["method"] for entry in methods])
     figure, ((axes,),) = figure_kit.grid(WIDTH, 0.9 + 0.55 * len(methods))
@@ -182,19 +182,20 @@ def breakdown(built: dict[str, Any]) -> Figure:
         exposed = numbers["exposed_communication_ns"]["median"] / size
         colour = entry["method"].look.colour
         parts = (
-            *axes.barh(row, compute, height=0.6, color=_COMPUTE_COLOUR, label="compute" if row == 0 else None),
+            *axes.barh(row, compute, height=0.6, color=_COMPUTE_COLOUR, label="computing" if row == 0 else None),
             *axes.barh(row, exposed, left=compute, height=0.6, color=colour, hatch="//", edgecolor=PAPER, linewidth=0),
         )
-        for part, key in zip(parts, ("compute", "exposed_communication"), strict=True):
-            tip(part, f"{names[entry['method']]}: {key.replace('_', ' ')} {time_text(numbers[f'{key}_ns']['median'])}")
+        of_parts = (("computing", "compute_ns"), ("waiting for communication", "exposed_communication_ns"))
+        for part, (what, key) in zip(parts, of_parts, strict=True):
+            tip(part, f"{names[entry['method']]}: {what} {time_text(numbers[key]['median'])}")
         total = time_text(numbers["iteration_ns"]["median"])
         axes.text(compute + exposed, row, f"  {total}", va="center", ha="left")
-    axes.barh(0, 0, color=PAPER, hatch="////", edgecolor="#555555", label="exposed communication")
+    axes.barh(0, 0, color=PAPER, hatch="////", edgecolor="#555555", label="waiting for communication")
     axes.set_yticks(range(len(methods)), [names[entry["method"]] for entry in methods])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.set_xlim(0, longest / size * 1.14)
-    axes.set(xlabel=f"median iteration ({unit})")
+    axes.set(xlabel=f"one iteration, median ({unit})")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     return figure
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from emulation.report import comparison_figures, figure_kit, page_kit, wording
-from emulation.report.comparison_rows import columns, row_groups
+from emulation.report.comparison_rows import Row, split_rows, turned
 from emulation.report.page_kit import Section, part, text
 from emulation.report.svg import paint
 from emulation.results.results import differing, unequal_ranks
@@ -69,9 +69,8 @@ class _Page:
         return Markup('<span class="key" style="{}"></span>').format(paint("background", self.looks[method]["color"]))
 
     def header(self) -> list[Markup]:
-        """The finding with its stamp, or first of all that there is none."""
-        sentences, kind, lines = wording.findings(self.built), self.stamp["kind"], []
-        title = text(self.scenario.title, "title")
+        """What was compared, what came out, and whether to trust it. What is invalid says so before any finding."""
+        findings, kind, lines = wording.findings(self.built), self.stamp["kind"], []
         if kind == "invalid":
             for entry in self.methods:
                 name, certificate = self.names[entry["method"]], entry["certificate"]
@@ -83,54 +82,55 @@ class _Page:
                         f"{name}: {wording.rate_text(rate_bps)} is a rate this machine is likely to keep: --set "
                         f"topology.rate_bps={rate_bps}"
                     )
-            stamp = part("stamp", kind, self.stamp["word"], self.stamp["text"], lines)
-            return [title, stamp, text(f"What was measured nevertheless: {' '.join(sentences)}", "soft")]
-        disturbances = wording.disturbances(self.built)
         if kind == "disturbed":  # the stamp says them
+            disturbances = wording.disturbances(self.built)
             lines = [f"{self.names[method]}: {sentence}" for method, sentence in disturbances]
-            sentences = [sentence for sentence in sentences if sentence not in {words for _, words in disturbances}]
-        finding = wording.finding(self.built)
-        return [
-            title,
-            part("number", finding.number, finding.limit),
-            text(sentences[0], "lead"),
-            part("stamp", kind, self.stamp["word"], self.stamp["text"], lines),
-            *map(text, sentences[1:]),
+            findings = [sentence for sentence in findings if sentence not in {words for _, words in disturbances}]
+        compared = [
+            text(self.scenario.title, "title"),
+            text("What was compared", "step", "h2"),
+            text(wording.what_was_compared(self.built)),
         ]
+        trust = [
+            text("Whether to trust it", "step", "h2"),
+            part("stamp", kind, self.stamp["word"], self.stamp["text"], lines),
+        ]
+        if kind == "invalid":
+            return [*compared, *trust, text(f"What was measured nevertheless: {' '.join(findings)}", "soft")]
+        came_out = [
+            text("What came out", "step", "h2"),
+            part("number", wording.finding(self.built)),
+            text(findings[0], "lead"),
+            *map(text, findings[1:]),
+            *self.figure("breakdown"),
+        ]
+        return [*compared, *came_out, *trust]
 
     def sections(self) -> list[Section]:
         """All but those about nothing, in the page's order."""
-        rows = row_groups(self.built)
-        rows["time"] = [*rows.pop("speed-up"), *rows["time"]]
-        tables: dict[str, list[Markup]] = {}
-        for name, group in rows.items():
-            heads, cells = columns(list(self.names.values()), group)
-            tables[name] = [part("table", heads, cells, _GROUPS[name], "many" if heads[0] else "")] if group else []
+        names, (rows, details) = list(self.names.values()), split_rows(self.built)
         parts = {
-            "time": self._time(tables["time"]),
-            "bytes": [*self.figure("wire"), *tables["bytes"]],
-            "links": [*self.figure("loads", "shares", "jobs"), *tables["links"]],
-            "learning": [*self.figure("training"), *tables["learning"]],
+            "numbers": self._numbers(_table("The numbers of each method", turned(names, rows))),
+            "time": self.figure("timeline", "iterations", "matrix"),
+            "network": self.figure("wire", "loads", "shares", "jobs"),
+            "learning": self.figure("training"),
             "trust": self._trust(),
             "set-up": self._set_up(),
+            "details": self._details(_table("Further numbers of each method", turned(names, details))),
         }
-        return [Section(_GROUPS[name], group_parts, name) for name, group_parts in parts.items() if group_parts]
+        return [Section(_SECTIONS[name], section, name) for name, section in parts.items() if section]
 
-    def _time(self, tables: list[Markup]) -> list[Markup]:
+    def _numbers(self, table: Markup) -> list[Markup]:
         counted, warm_up = self.methods[0]["summary"]["counted_iterations"], self.scenario.workload.warmup_iterations
         note = (
-            f"Medians over {counted} iterations, with the 10th and 90th percentile below; the first {warm_up} "
-            f"iterations are warm-up and not counted{', nor is the first after each turn' * self.in_turn}."
+            f"Times are medians over {counted} iterations, with the 10th and the 90th percentile; the first {warm_up} "
+            f"iterations are warm-up and aren't counted{', nor is the first after each turn' * self.in_turn}. "
+            "Details defines each number."
         )
         explained = list(map(text, wording.explanations(self.built)))
         consists = [part("details", "What the speed-up consists of", explained, len(self.methods) <= 2)]
-        return [
-            *self.figure("breakdown"),
-            *tables,
-            text(note, "small"),
-            *(consists if explained else []),
-            *self.figure("timeline", "iterations", "matrix"),
-        ]
+        invalid = self.figure("breakdown") if self.stamp["kind"] == "invalid" else []
+        return [*invalid, table, text(note, "small"), *(consists if explained else [])]
 
     def _trust(self) -> list[Markup]:
         certified = [entry for entry in self.methods if entry["certificate"] is not None]
@@ -174,24 +174,24 @@ class _Page:
             text("How to repeat it", tag="h3"),
             text(shlex.join(self.host["command"]), tag="pre"),
             text(self._how_it_repeats()),
-            part("details", "What ran on what", [part("facts", _facts(self.built, self.host))]),
-            part(
-                "details",
-                "The scenario, with every default filled in",
-                [part("plain_table", [], _scenario_rows(self.scenario), "scenario")],
-            ),
-            part("details", "How it was measured", [part("facts", self._definitions())]),
         ]
+        return parts
+
+    def _details(self, table: Markup) -> list[Markup]:
+        """What is folded on the screen, and open in print but for what results.json has word for word."""
+        scenario = part("plain_table", [], _scenario_rows(self.scenario), "scenario")
+        folded = {
+            "Further numbers: algbw, busbw, …": table,
+            "How each number is defined": part("facts", self._definitions()),
+            "What ran on what": part("facts", _facts(self.built, self.host)),
+            "The scenario, with every default filled in": scenario,
+        }
+        parts = [part("details", summary, [content]) for summary, content in folded.items()]
         for key, what in (("environment", "links and settings as read back"), ("switch_counters", "counters")):
-            parts += [
-                part(
-                    "details",
-                    f"{self.names[entry['method']]}: {what}",
-                    [text(json.dumps(entry[key], indent=1, sort_keys=True), tag="pre")],
-                )
-                for entry in self.methods
-                if entry[key]
-            ]
+            for entry in self.methods:
+                if entry[key]:
+                    content = text(json.dumps(entry[key], indent=1, sort_keys=True), tag="pre")
+                    parts.append(part("details", f"{self.names[entry['method']]}: {what}", [content], False, "screen"))
         return parts
 
     def _what_ran(self) -> str:
@@ -242,15 +242,21 @@ def render(built: dict[str, Any], host: dict[str, Any], drawn: Mapping[str, Figu
     return page_kit.render(page.scenario.title, header, sections, crossed=page.stamp["kind"] == "invalid")
 
 
-_GROUPS = {
-    "time": "Time",
-    "bytes": "Bytes",
-    "links": "What else was on the links",
-    "learning": "Learning",
-    "trust": "Can these times be trusted?",
+_SECTIONS = {
+    "numbers": "The numbers",
+    "time": "Where the time goes",
+    "network": "What the links carried",
+    "learning": "What was learned",
+    "trust": "How the times were checked",
     "set-up": "Set-up",
+    "details": "Details",
 }
 """Parts of the page, in its order."""
+
+
+def _table(label: str, heads_and_rows: tuple[list[str], list[Row]]) -> Markup:
+    heads, rows = heads_and_rows
+    return part("table", heads, rows, label, "" if heads[0] == "" else "many")
 
 
 def _stamp(built: dict[str, Any]) -> dict[str, Any]:
@@ -276,18 +282,19 @@ def _stamp(built: dict[str, Any]) -> dict[str, Any]:
         return {
             "word": "VIRTUAL TIME",
             "kind": "virtual",
-            "text": "Links are exact by construction and the run is deterministic, so there is nothing to certify.",
+            "text": "The network is simulated: no busy machine can disturb these times, and a second run repeats them.",
         }
-    verdict_text = "The emulated links kept their rates within the bounds below"
+    kept = "The emulated links kept their rates while each method ran"
     if built["verdict"] == VALID:
-        return {"word": VALID, "kind": "valid", "text": f"{verdict_text}: times can be trusted."}
+        return {"word": VALID, "kind": "valid", "text": f"{kept}: these times can be trusted."}
     if built["verdict"] == DISTURBED:
-        more = f"{verdict_text}, but not the times of computing: what differs by these is no merit of a method."
+        more = f"{kept}, but computing was disturbed. A difference that computing makes is not the method's."
         return {"word": DISTURBED, "kind": "disturbed", "text": more}
     return {
         "word": INVALID,
         "kind": "invalid",
-        "text": "This machine did not emulate the links faithfully: do not use or quote the times in this report.",
+        "text": "This machine did not emulate the links faithfully: do not use or quote the times in this report. The "
+        "usual causes are a rate that is too high for this machine, and other programs that kept its CPUs busy.",
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from emulation.report import link_sharing, wording
@@ -13,149 +13,111 @@ Row = tuple[str, list[tuple[str, str]]]
 """Label, and for each method the value and a small line below it ("" for none)."""
 
 
-def columns(names: Sequence[str], rows: Sequence[Row]) -> tuple[list[str], list[Row]]:
-    """Heads and rows of a table on the page: a column per method, or with many methods a row each."""
-    if len(names) <= COLUMNS_MOST:
-        return ["", *names], list(rows)
-    heads = ["Method", *(_BRIEF.get(label, label) for label, _ in rows)]
-    return heads, [(name, [cells[index] for _, cells in rows]) for index, name in enumerate(names)]
+_HEADS = {
+    "Bits per value": "Bits",
+    "One iteration takes": "Iteration",
+    "Speed-up of an iteration": "Speed-up",
+    "Iteration time by the model": "Model",
+    "Waiting for communication": "Waiting",
+    "Communication takes": "Communication",
+    "First layer: gradient ready to sum back": "First layer",
+    "Each rank sends": "Each sends",
+    "Values lost for good": "Lost",
+    "Ranks in a sum": "Ranks",
+    "Time to accuracy": "To accuracy",
+    "Final test accuracy": "Accuracy",
+}
+"""The rows that become columns where many methods are compared, and their heads."""
 
-
-def table_rows(built: dict[str, Any]) -> list[Row]:
-    """The table printed in the terminal: one row per quantity, a cell per method."""
-    groups = row_groups(built)
-    bits = [row for row in groups["bytes"] if row[0] == BITS]
-    return [
-        *bits,
-        *groups["time"],
-        *groups["bytes"][len(bits) :],
-        *groups["links"],
-        *groups["learning"],
-        *groups["speed-up"],
-    ]
-
-
-def row_groups(built: dict[str, Any]) -> dict[str, list[Row]]:
-    """Rows of quantities by what they are about; no rows where there is nothing to say."""
-    methods = built["methods"]
-    summaries = [entry["summary"] for entry in methods]
-
-    def times(key: str) -> list[tuple[str, str]]:
-        return [
-            (wording.time_text(s[key]["median"]), f"{wording.time_text(s[key]['p10'])} … {_p90(s[key])}")
-            for s in summaries
-        ]
-
-    coded = any("codec" in s for s in summaries)
-    link_rows = link_sharing.rows(built)
-    time = [
-        ("Iteration time", times("iteration_ns")),
-        *_prediction_rows(methods),
-        ("Compute time", times("compute_ns")),
-        *_slowdown_rows(summaries),
-        ("Communication time", [_with_bound(s) for s in summaries]),
-        ("Exposed communication", times("exposed_communication_ns")),
-        *_first_layer_rows(summaries),
-        ("algbw", [(_algbw(s["algbw_bytes_per_s"]), "") for s in summaries]),
-        ("busbw", [(_busbw(entry), "") for entry in methods]),
-    ]
-    traffic = [
-        *([(BITS, [wording.codec_text(entry) for entry in methods])] if coded else []),
-        ("Wire bytes per rank, sent", [_wire(s, "tx") for s in summaries]),
-        ("Wire bytes per rank, received", [_wire(s, "rx") for s in summaries]),
-        *_server_rows(summaries),
-        *_call_path_rows(methods),
-        ("Retransmissions", [(wording.count_text(entry["retransmissions"]), "") for entry in methods]),
-    ]
-    return {
-        "time": time,
-        "bytes": traffic,
-        "links": [row for row in link_rows if row[0] not in _SPECIAL],
-        "learning": [
-            *(row for row in link_rows if row[0] in _SPECIAL),
-            *([] if wording.replayed(built) else _training_rows(built)),
-        ],
-        "speed-up": [
-            ("Speed-up of an iteration", [_iteration_speedup(entry) for entry in methods]),
-            ("Speed-up of communication", [_communication_speedup(entry) for entry in methods]),
-        ],
-    }
-
-
-def _training_rows(built: dict[str, Any]) -> list[Row]:
-    """What was learnt."""
-    summaries, against = [entry["summary"] for entry in built["methods"]], wording.against_baseline
-    of_methods = list(zip(summaries, built["methods"], strict=True))
-    accuracy = [
-        (wording.percent_text(s["final_accuracy"], 2), against(built, entry, "final_accuracy"))
-        for s, entry in of_methods
-    ]
-    loss = [(wording.number_text(s["final_loss"]), against(built, entry, "final_loss")) for s, entry in of_methods]
-    return [
-        ("Final test accuracy", accuracy),
-        ("Final test loss", loss),
-        ("Final training loss", [(wording.number_text(s["final_training_loss"]), "") for s in summaries]),
-        ("Parameters on all ranks", [_identical(entry) for entry in built["methods"]]),
-    ]
-
-
-BITS = "Bits per value"
 COLUMNS_MOST = 4  # methods side by side; more become rows
 
 
+def split_rows(built: dict[str, Any]) -> tuple[list[Row], list[Row]]:
+    """The rows of the main table, on the page and in the terminal, and those of Details."""
+    first, details = _first_rows(built), _details(built)
+    if len(built["methods"]) <= COLUMNS_MOST:
+        return first, details
+    too_wide = [row for row in first if row[0] not in _HEADS]
+    return [row for row in first if row[0] in _HEADS], [*too_wide, *details]
+
+
 def turned(names: Sequence[str], rows: Sequence[Row], *, notes: bool = True) -> tuple[list[str], list[Row]]:
-    """Heads and rows of the main table: a column per method, or with many methods a row each and fewer quantities.
+    """Heads and rows of a table: a column per method, or with many methods a row each.
 
     notes: keep the small lines of a table with many methods.
     """
     if len(names) <= COLUMNS_MOST:
         return ["", *names], list(rows)
-    brief = _BRIEF_CODED if any(label == BITS for label, _ in rows) else _BRIEF
-    labels = {label for label, _ in rows}
-    left_out = _LESS_TELLING if labels & _SPECIAL else set()
-    chosen = [row for row in rows if row[0] in brief and row[0] not in left_out]
-    heads = ["Method", *(brief[label] for label, _ in chosen)]
+    heads = ["Method", *(_HEADS.get(label, label) for label, _ in rows)]
     return heads, [
-        (name, [(cells[index][0], cells[index][1] if notes else "") for _, cells in chosen])
+        (name, [(cells[index][0], cells[index][1] if notes else "") for _, cells in rows])
         for index, name in enumerate(names)
     ]
 
 
-_BRIEF = {
-    "Iteration time": "Iteration",
-    "Iteration time by the model": "Model",
-    "Compute time": "Compute",
-    "Communication time": "Communication",
-    "First layer: gradient ready to sum back": "First layer",
-    "Wire bytes per rank, sent": "Sent per rank",
-    "Retransmissions": "Resent",
-    "Values lost for good": "Lost",
-    "Ranks in a sum": "Ranks",
-    "Time to accuracy": "To accuracy",
-    "Final test accuracy": "Accuracy",
-    "Speed-up of an iteration": "Iteration speed-up",
-    "Speed-up of communication": "Communication speed-up",
-}
-"""Columns of the table of many methods: heads by row of the table of few."""
-
-_BRIEF_CODED = {
-    BITS: "Bits",
-    "Iteration time": "Iteration",
-    "Communication time": "Communication",
-    "Wire bytes per rank, sent": "Sent per rank",
-    "Wire bytes per rank, received": "Received",
-    "Ranks in a sum": "Ranks",
-    "Time to accuracy": "To accuracy",
-    "Final test accuracy": "Accuracy",
-    "Final test loss": "Test loss",
-    "Speed-up of an iteration": "Speed-up",
-}
-"""The same where some method has a codec."""
+def _first_rows(built: dict[str, Any]) -> list[Row]:
+    """What every comparison has, and below it what this scenario is about: codecs, schedules, faults, other traffic."""
+    methods, scenario = built["methods"], built["scenario"]
+    summaries = [entry["summary"] for entry in methods]
+    rows: list[Row] = [
+        ("One iteration takes", _times(summaries, "iteration_ns")),
+        ("Speed-up of an iteration", [_iteration_speedup(entry) for entry in methods]),
+        ("Computing takes", _times(summaries, "compute_ns")),
+        ("Waiting for communication", _times(summaries, "exposed_communication_ns")),
+        ("Communication takes", [_with_bound(s) for s in summaries]),
+        ("Speed-up of communication", [_communication_speedup(entry) for entry in methods]),
+        ("Each rank sends", [_wire(s, "tx") for s in summaries]),
+    ]
+    if not wording.replayed(built):
+        rows += [
+            ("Final test accuracy", _against(built, "final_accuracy", lambda share: wording.percent_text(share, 2))),
+            ("Parameters on all ranks", [_identical(entry) for entry in methods]),
+        ]
+    if any("codec" in s for s in summaries):
+        rows.append(("Bits per value", [wording.codec_text(entry) for entry in methods]))
+    if any(entry["method"].schedule for entry in methods):
+        rows += [*_prediction_rows(methods), *_first_layer_rows(summaries)]
+    if scenario.faults.of_packets:
+        rows.append(_retransmissions(methods))
+    return [*rows, *_slowdown_rows(summaries), *link_sharing.rows(built)]
 
 
-_SPECIAL = {"Values lost for good", "Ranks in a sum", "Time to accuracy"}
-_LESS_TELLING = {"Compute time", "First layer: gradient ready to sum back", "Wire bytes per rank, received"}
-"""Where any of the former are there, these make the table of many methods too wide for a page."""
+def _details(built: dict[str, Any]) -> list[Row]:
+    """Bandwidths as benchmarks define them, and what explains the rows above."""
+    methods = built["methods"]
+    summaries = [entry["summary"] for entry in methods]
+    rows: list[Row] = [
+        ("Each rank receives", [_wire(s, "rx") for s in summaries]),
+        *_server_rows(summaries),
+        ("algbw", [(_algbw(s["algbw_bytes_per_s"]), "") for s in summaries]),
+        ("busbw", [(_busbw(entry), "") for entry in methods]),
+        *_call_path_rows(methods),
+    ]
+    if not any(entry["method"].schedule for entry in methods):
+        rows += _first_layer_rows(summaries)
+    if not built["scenario"].faults.of_packets:
+        rows.append(_retransmissions(methods))
+    if not wording.replayed(built):
+        rows += [
+            ("Final test loss", _against(built, "final_loss", wording.number_text)),
+            ("Final training loss", [(wording.number_text(s["final_training_loss"]), "") for s in summaries]),
+        ]
+    return rows
+
+
+def _times(summaries: Sequence[dict[str, Any]], key: str) -> list[tuple[str, str]]:
+    """Medians, and beside them the 10th and the 90th percentile where these differ."""
+    spreads = [[wording.time_text(s[key][name]) for name in ("median", "p10", "p90")] for s in summaries]
+    return [(middle, f"{low} … {high}" if low != high else "") for middle, low, high in spreads]
+
+
+def _against(built: dict[str, Any], key: str, text: Callable[[float | None], str]) -> list[tuple[str, str]]:
+    """What was learnt, beside the baseline."""
+    return [(text(entry["summary"][key]), wording.against_baseline(built, entry, key)) for entry in built["methods"]]
+
+
+def _retransmissions(methods: list[dict[str, Any]]) -> Row:
+    return "Retransmissions", [(wording.count_text(entry["retransmissions"]), "") for entry in methods]
 
 
 def _prediction_rows(methods: list[dict[str, Any]]) -> list[Row]:
@@ -206,10 +168,6 @@ def _first_layer_rows(summaries: list[dict[str, Any]]) -> list[Row]:
     return [("First layer: gradient ready to sum back", cells)]
 
 
-def _p90(spread: dict[str, float]) -> str:
-    return wording.time_text(spread["p90"])
-
-
 def _with_bound(numbers: dict[str, Any]) -> tuple[str, str]:
     least = wording.time_text(numbers["bound"]["communication_ns"])
     share = wording.percent_text(numbers["share_of_bound"], 0)
@@ -235,8 +193,8 @@ def _server_rows(summaries: list[dict[str, Any]]) -> list[Row]:
         return wording.bytes_text(measured), f"bound {wording.bytes_text(least)}" if least else ""
 
     return [
-        (f"Wire bytes per server, {what}", [cell(numbers, direction) for numbers in summaries])
-        for what, direction in (("sent", "tx"), ("received", "rx"))
+        (f"Each server {what}", [cell(numbers, direction) for numbers in summaries])
+        for what, direction in (("sends", "tx"), ("receives", "rx"))
     ]
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from emulation.results.results import pace_ns
@@ -12,6 +12,7 @@ from emulation.results.shares import busiest_shared, part_of_job
 from emulation.results.speedups import BEYOND_BOUND_FACTOR, DISTURBED, resolved, slower_than_pace
 from emulation.scenario.bounds import busiest
 from emulation.scenario.scenario import Scenario
+from emulation.scenario.scenario_tables import AUTO, FLOW, FORMULA, PACKET
 from emulation.scenario.topologies.racks import workers_by_rack
 from emulation.scenario.topologies.shared_nics import hosts_of
 from emulation.scenario.topologies.topology import HASH
@@ -23,6 +24,14 @@ from transport.schedule.schedule_table import POLICIES
 
 PART_TOLD = 0.03
 """Parts of a shared link that differ by so much are told beside a speed-up."""
+
+SIMULATED = {
+    PACKET: "every packet is simulated",
+    FLOW: "calls are simulated as flows on links",
+    FORMULA: "calls are computed by a formula",
+    AUTO: "calls are simulated as finely as the time allowed",
+}
+"""By the fidelity level of virtual time."""
 
 ACCURACY_LOST = 0.01
 """A method that rounds and ends this far below the baseline's accuracy is no finding, however fast it was."""
@@ -309,27 +318,31 @@ def _learned(built: dict[str, Any], entry: dict[str, Any]) -> bool:
     return before is None or after is None or after >= before - ACCURACY_LOST
 
 
-@dataclass(frozen=True)
-class Headline:
-    """What a page says first, of an iteration: "1.40× faster"; and what stands beside it: its interval, and its limit,
-    if communication were free ("limit 2.60×"; "" without a speed-up)."""
+def what_was_compared(built: dict[str, Any]) -> str:
+    """What was compared: methods, model, workers, links and where, as a sentence."""
+    scenario, methods = built["scenario"], built["methods"]
+    names = [in_text(entry["method"]) for entry in methods]
+    who = f"{len(names)} methods" if names[4:] else " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    parameters = f"{count_text(methods[0]['parameters'])} parameters"
+    what = f"trained the same model ({scenario.workload.name}, {parameters})"
+    if replayed(built):
+        what = f"moved the gradients of one profile ({scenario.workload.profile}, {parameters}), without training,"
+    where = "in Mininet: with real packets, in real time, on one machine"
+    if built["backend"] == "sim":
+        where = f"in virtual time: {SIMULATED[scenario.virtual_time.fidelity_level]}"
+    return f"{who[0].upper()}{who[1:]} {what} with {links_text(built)}, {where}."
 
-    number: str
-    limit: str
 
-
-def finding(built: dict[str, Any]) -> Headline:
-    """The speed-up of the method that `findings` is about, however small."""
+def finding(built: dict[str, Any]) -> str:
+    """What a page says first, of an iteration, like "1.40× faster": of the method that `findings` is about."""
     compared, _, none_learned = _compared(built)
     if compared is None:
-        return Headline(f"{time_text(built['methods'][0]['summary']['iteration_ns']['median'])} an iteration", "")
+        return f"{time_text(built['methods'][0]['summary']['iteration_ns']['median'])} an iteration"
     quoted = compared["comparison"]["headline"]
     if quoted["speedup"] is None:
-        return Headline("No speed-up can be told", "")
+        return "No clear speed-up"
     number = speedup_text(quoted["speedup"]) if resolved(quoted["interval"]) else "No difference beyond noise"
-    number += " at equal compute" * quoted["at_equal_compute"] + ", but learned less" * none_learned
-    limit = quoted["limit"] and f"limit {times_text(quoted['limit'])}"
-    return Headline(number, "; ".join(filter(None, (interval_text(quoted["interval"]), limit))))
+    return number + " at equal compute" * quoted["at_equal_compute"] + ", but learned less" * none_learned
 
 
 def interval_text(interval: Sequence[float] | None) -> str:
@@ -351,23 +364,24 @@ def _compared(built: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[s
 
 def headline(built: dict[str, Any]) -> str:
     """The finding in a few sentences, from the numbers alone: the fastest method that learned what the baseline did."""
-    return " ".join(findings(built))
+    first, *more = findings(built)
+    return " ".join([f"Over {links_text(built)}, {first[0].lower()}{first[1:]}", *more])
 
 
 def findings(built: dict[str, Any]) -> list[str]:
-    """The same, what was compared first."""
+    """The same, without the links."""
     compared, worse, none_learned = _compared(built)
     if compared is None:
         only = built["methods"][0]
         median = time_text(only["summary"]["iteration_ns"]["median"])
-        return [f"Over {links_text(built)}, an iteration with {in_text(only['method'])} took {median}."]
+        return [f"An iteration with {in_text(only['method'])} took {median}."]
     numbers, baseline = compared["comparison"], in_text(built["baseline"])
     which, count = in_text(compared["method"]), len(built["methods"])
     if count > 2 and (speedup := numbers["headline"]["speedup"]) is not None:
         first = "the fastest" if speedup >= 1 else "the fastest but the baseline"
         among = f"those that learned as much as {baseline}" if worse and not none_learned else f"{count} methods"
         which = f"{which}, {first} of {among},"
-    sentences = [f"Over {links_text(built)}, {_quoted(numbers['headline'], which, baseline)}."]
+    sentences = [f"{_quoted(numbers['headline'], which, baseline)}."]
     if (
         not none_learned
         and _inexact(built, compared)
@@ -398,15 +412,15 @@ def _quoted(quoted: dict[str, Any], which: str, baseline: str) -> str:
     """What may be said of an iteration with a method against the baseline, with its interval and its limit."""
     speedup, interval = quoted["speedup"], quoted["interval"]
     if speedup is None:
-        return f"no speed-up of an iteration with {which} over {baseline} can be told"
+        return f"The speed-up of an iteration with {which} over {baseline} is unclear"
     beside = f" (95 % interval {interval_text(interval)})" if interval else ""
     equal = " at equal compute" * quoted["at_equal_compute"]
     if not resolved(interval):
-        return f"an iteration with {which} showed no difference{equal} from {baseline} beyond noise{beside}"
+        return f"An iteration with {which} showed no difference{equal} from {baseline} beyond noise{beside}"
     speed = faster_text(speedup)
     verdict = f"as fast{equal} as with {baseline}" if speed == "as fast" else f"{speed}{equal} than with {baseline}"
     limit = f"; the limit, if communication were free, is {times_text(quoted['limit'])}" if quoted["limit"] else ""
-    return f"an iteration with {which} was {verdict}{beside}{limit}"
+    return f"An iteration with {which} was {verdict}{beside}{limit}"
 
 
 def speedup_text(speedup: float) -> str:

@@ -135,7 +135,7 @@ def test_each_has_its_share_drawn_and_the_page_its_section(shared: dict[str, Any
     tops = [each.get_paths()[0].vertices[:, 1].max() for each in stacked]
     assert tops == pytest.approx([64.0, 84.0, 84.0, 92.0]), "Mb/s, the job at the foot"
     page = comparison_report.render(shared, HOST, {"loads": loads, "shares": shares})
-    assert "What else was on the links" in page
+    assert "What the links carried" in page
     assert page.index("loads-") < page.index("shares-")
 
 

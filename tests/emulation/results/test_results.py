@@ -223,7 +223,7 @@ def test_what_meets_both_methods_widens_the_interval_and_is_no_speed_up() -> Non
     quoted = built["methods"][1]["comparison"]["headline"]
     assert quoted["interval"][0] <= 1 <= quoted["interval"][1]
     assert built["methods"][1]["summary"]["blocks"][0]["iteration_ns"] == 328_000_000
-    assert wording.finding(built).number == "No difference beyond noise"
+    assert wording.finding(built) == "No difference beyond noise"
     assert "showed no difference from Gloo beyond noise (95 % interval" in wording.headline(built)
     alone = document(SCENARIO, "mininet", [dataclasses.replace(each, in_turn_with=[]) for each in found])
     assert alone["methods"][1]["comparison"]["headline"]["interval"] is None, "blocks of different times are no pairs"
