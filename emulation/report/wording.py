@@ -341,8 +341,9 @@ def finding(built: dict[str, Any]) -> str:
     quoted = compared["comparison"]["headline"]
     if quoted["speedup"] is None:
         return "No clear speed-up"
-    number = speedup_text(quoted["speedup"]) if resolved(quoted["interval"]) else "No difference beyond noise"
-    return number + " at equal compute" * quoted["at_equal_compute"] + ", but learned less" * none_learned
+    number: str = speedup_text(quoted["speedup"]) if resolved(quoted["interval"]) else "No difference beyond noise"
+    number += " at equal compute" * quoted["at_equal_compute"]
+    return number + ", but learned less" * none_learned
 
 
 def interval_text(interval: Sequence[float] | None) -> str:
