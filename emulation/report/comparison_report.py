@@ -284,11 +284,11 @@ def _stamp(built: dict[str, Any]) -> dict[str, Any]:
             "kind": "virtual",
             "text": "The network is simulated: no busy machine can disturb these times, and a second run repeats them.",
         }
-    kept = "The emulated links kept their rates while each method ran"
+    links_text = "The emulated links kept their rates while each method ran"
     if built["verdict"] == VALID:
-        return {"word": VALID, "kind": "valid", "text": f"{kept}: these times can be trusted."}
+        return {"word": VALID, "kind": "valid", "text": f"{links_text}: these times can be trusted."}
     if built["verdict"] == DISTURBED:
-        more = f"{kept}, but computing was disturbed. A difference that computing makes is not the method's."
+        more = f"{links_text}, but computing was disturbed. A difference that computing makes is not the method's."
         return {"word": DISTURBED, "kind": "disturbed", "text": more}
     return {
         "word": INVALID,
