@@ -21,7 +21,7 @@ from sphinx.util.docutils import SphinxDirective
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
-from emulation.cli.link_help import LinkCommand
+from emulation.cli.daemons.link_help import LinkCommand
 from emulation.cli.main import app as commands
 
 ROOT = Path(__file__).resolve().parent.parent

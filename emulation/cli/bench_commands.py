@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+from emulation.cli.command_group import CommandGroup
+from emulation.cli.outcomes import outcomes
 from emulation.cli.runs.hosts import hosts
 from emulation.cli.start.completion import method_names
 from switchagg.dataplane.plane_kinds import DATAPLANES
@@ -18,82 +20,66 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="bench",
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Measure planes, numbers and allreduce beside their baselines, and show what limited each figure.",
+    help="Measure data planes, codecs and allreduce beside baselines.",
 )
 
 app.command()(hosts)
 
 T = TypeVar("T")
 
-Out = Annotated[Path, typer.Option(help="Folder of the results")]
+Out = Annotated[Path, typer.Option(help="Folder for the results")]
 OUT = Path("results/bench")
-Quick = Annotated[bool, typer.Option("--quick", help="Few sizes and operations: does everything work?")]
+Quick = Annotated[bool, typer.Option("--quick", help="Few sizes and operations, to see whether everything works")]
 
-
-WorkersOption = Annotated[list[int] | None, typer.Option("--workers", min=2, max=64, help="Repeat for more")]
-RateOption = Annotated[
-    list[str] | None, typer.Option(help="Of every link, like 200M or unshaped; repeat for more  [default: 200M]")
-]
-IterationsOption = Annotated[
-    int | None, typer.Option("--iterations", "-n", min=1, help="Per size and method  [default: as many as fit]")
-]
-MethodsOption = Annotated[
-    str,
-    typer.Option(
-        help="METHOD[@LINK][~CODEC][:VARIANT], with commas, like switch:xdp,gloo:cubic,ring,switch~lanes8+ef",
-        autocompletion=method_names,
-    ),
-]
+NETWORK, METHODS, SIZES, PACKETS = (
+    partial(typer.Option, rich_help_panel=panel) for panel in ("Network", "Methods", "Sizes and operations", "Packets")
+)
 PLANES = ", ".join(("auto", *(kind.name for kind in DATAPLANES.values() if kind.measured)))
-PlaneOption = Annotated[str, typer.Option(help=f"Of a bare `switch`: {PLANES}")]
-ControlOption = Annotated[
-    list[str] | None,
-    typer.Option(help="TCP of a bare host method: best (of cubic and bbr), kernel, or a name; repeat  [default: best]"),
-]
-ElementsOption = Annotated[
-    int | None, typer.Option(min=1, max=16_000, help="int32 values per packet  [default: fill the MTU]")
-]
-WindowOption = Annotated[int, typer.Option(min=1, max=4096, help="Packets in flight per stream")]
-SegmentsOption = Annotated[
-    int | None,
-    typer.Option(min=1, max=64, help="Packets per send of the switch's workers  [default: a burst of the links]"),
-]
-
-LossOption = Annotated[
-    float | None, typer.Option(min=0, max=0.5, metavar="SHARE", help="Of packets, on each link and way (BPF)")
-]
-RacksOption = Annotated[int, typer.Option(min=0, max=32, help="With a switch each, below one; 0: one switch")]
-UpLinksOption = Annotated[float, typer.Option(min=1, max=64, help="Of the racks' up-links")]
+METHODS_HELP = "METHOD[@LINK][~CODEC][:VARIANT], with commas, like switch:xdp,gloo:cubic,ring,switch~lanes8+ef"
+CONTROL = METHODS(
+    help="TCP of a host method without a variant: best (of cubic and bbr), kernel, or a name; may be repeated  "
+    "[default: best]"
+)
+RATE = NETWORK(help="Rate of every link, like 200M or unshaped; may be repeated  [default: 200M]")
+LOSS = NETWORK(min=0, max=0.5, metavar="SHARE", help="Share of packets lost on each link and way (BPF)")
+ITERATIONS = SIZES("--iterations", "-n", min=1, help="Operations per size and method  [default: as many as fit]")
+SECONDS = SIZES(min=0.01, max=600, help="Time for each size and method, without -n")
+SEGMENTS = PACKETS(
+    min=1, max=64, help="Packets per send of the switch's workers  [default: a burst that the links hold]"
+)
 
 
 @app.command()
 def allreduce(
-    workers: WorkersOption = None,
-    rate: RateOption = None,
-    least: Annotated[str, typer.Option("--min-bytes", "-b", help="Smallest size")] = "4K",
-    most: Annotated[str, typer.Option("--max-bytes", "-e", help="Largest size")] = "16M",
-    factor: Annotated[float, typer.Option("--factor", "-f", help="From one size to the next")] = 16.0,
-    sizes: Annotated[str | None, typer.Option(help="Instead: sizes, separated by commas")] = None,
-    iterations: IterationsOption = None,
-    warmup: Annotated[int, typer.Option("--warmup", "-w", min=0, help="Operations before each block")] = 1,
-    dtype: Annotated[str, typer.Option(help="float32 or int32")] = "float32",
-    methods: MethodsOption = "switch,gloo,ring",
-    dataplane: PlaneOption = "auto",
-    congestion_control: ControlOption = None,
-    elements: ElementsOption = None,
-    window: WindowOption = 256,
-    segments: SegmentsOption = None,
-    mtu: Annotated[int, typer.Option(min=576, max=65_535, help="Of every link, in bytes")] = 1500,
-    seconds: Annotated[float, typer.Option(min=0.01, max=600, help="Per size and method, without -n")] = 1.0,
-    loss: LossOption = None,
-    racks: RacksOption = 0,
-    oversubscription: UpLinksOption = 1.0,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also as JSON")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="File for the rows as JSON")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for allreduce.json and its figures")] = None,
+    methods: Annotated[str, METHODS(help=METHODS_HELP, autocompletion=method_names)] = "switch,gloo,ring",
+    dataplane: Annotated[str, METHODS(help=f"Data plane of `switch` without a variant: {PLANES}")] = "auto",
+    congestion_control: Annotated[list[str] | None, CONTROL] = None,
+    least: Annotated[str, SIZES("--min-bytes", "-b", help="Smallest size")] = "4K",
+    most: Annotated[str, SIZES("--max-bytes", "-e", help="Largest size")] = "16M",
+    factor: Annotated[float, SIZES("--factor", "-f", help="Factor from one size to the next")] = 16.0,
+    sizes: Annotated[str | None, SIZES(help="These sizes instead, separated by commas")] = None,
+    iterations: Annotated[int | None, ITERATIONS] = None,
+    warmup: Annotated[int, SIZES("--warmup", "-w", min=0, help="Operations before each block")] = 1,
+    seconds: Annotated[float, SECONDS] = 1.0,
+    dtype: Annotated[str, SIZES(help="float32 or int32")] = "float32",
+    workers: Annotated[list[int] | None, NETWORK(min=2, max=64, help="Ranks; may be repeated  [default: 4]")] = None,
+    rate: Annotated[list[str] | None, RATE] = None,
+    mtu: Annotated[int, NETWORK(min=576, max=65_535, help="MTU of every link, in bytes")] = 1500,
+    loss: Annotated[float | None, LOSS] = None,
+    racks: Annotated[int, NETWORK(min=0, max=32, help="Racks, each with a switch below one; 0 means one switch")] = 0,
+    oversubscription: Annotated[float, NETWORK(min=1, max=64, help="Oversubscription of the racks' up-links")] = 1.0,
+    elements: Annotated[
+        int | None, PACKETS(min=1, max=16_000, help="int32 values per packet  [default: what fills the MTU]")
+    ] = None,
+    window: Annotated[int, PACKETS(min=1, max=4096, help="Packets in flight per stream")] = 256,
+    segments: Annotated[int | None, SEGMENTS] = None,
 ) -> None:
-    """Allreduce on emulated links, by each method in turn: a table with nccl-tests' columns.
+    """Measure allreduce on emulated links by each method in turn: a table with nccl-tests' columns.
 
     **Examples**
 
@@ -103,7 +89,8 @@ def allreduce(
 
     `switchagg bench allreduce --methods switch,switch@zeromq,ring,ring@zeromq,ps,tree,gloo --sizes 64K,4MB`
 
-    A plain user gets a namespace, in which some limits of TCP stay. Definitions: emulation/experiments/bench/README.md
+    A user without root gets a namespace, in which some limits of TCP stay. The columns are defined in
+    emulation/experiments/bench/README.md.
     """
     with outcomes(f"the same command goes on from the networks in {out}/cells" if out else ""):
         from emulation.experiments.bench import bandwidths, bench_run
@@ -159,40 +146,36 @@ def _measure(matrix: BenchMatrix, json_file: Path | None, out: Path | None) -> N
 
 @app.command()
 def planes(quick: Quick = False, out: Out = OUT) -> None:
-    """Data planes and endpoints in memory: ns per packet, packets/s, elements/s."""
+    """Measure data planes and endpoints in memory: ns per packet, packets/s, elements/s.
+
+    **Example**
+
+    `switchagg bench planes --quick`
+    """
     _part("planes", quick, out)
 
 
 @app.command()
-def numbers(quick: Quick = False, out: Out = OUT) -> None:
-    """Codecs, fixed point and lanes, beside a copy of the same array: GB/s on one core."""
+def codecs(quick: Quick = False, out: Out = OUT) -> None:
+    """Measure codecs beside a copy of the same array: GB/s on one core.
+
+    **Example**
+
+    `switchagg bench codecs --quick`
+    """
     _part("numbers", quick, out)
-
-
-def _moved(name: str, instead: str) -> None:
-    """A command of earlier versions: hidden from the help, and refused with what took its place."""
-
-    @app.command(name, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-    def refuse() -> None:
-        stop(f"bench {name}: it is measured by {instead}", EXIT_USAGE)
-
-
-for _name, _instead in (
-    ("all", "`make bench` in a checkout"),
-    ("matrix", "`make bench ARGS=allreduce` in a checkout; one network by `switchagg bench allreduce`"),
-    ("unshaped", "`switchagg bench allreduce --rate unshaped`"),
-    ("codecs", "`switchagg bench allreduce --methods switch,switch~lanes8,gloo~bf16`"),
-    ("loss", "`switchagg bench allreduce --loss 0.01`"),
-    ("racks", "`switchagg bench allreduce --racks 2 --oversubscription 4`"),
-):
-    _moved(_name, _instead)
 
 
 @app.command()
 def figures(
-    file: Annotated[Path, typer.Argument(help="What a benchmark has written")] = OUT / "bench.json",
+    file: Annotated[Path, typer.Argument(help="File that a benchmark has written")] = OUT / "bench.json",
 ) -> None:
-    """Draw the figures again from a file of results."""
+    """Draw the figures again from a file of results.
+
+    **Example**
+
+    `switchagg bench figures results/bench/bench.json`
+    """
     with outcomes():
         from emulation.experiments.bench import bench_run, document
 
@@ -203,23 +186,27 @@ def figures(
 @app.command()
 def fidelity(
     scenario: Annotated[
-        str | None, typer.Argument(help="Its methods for Mininet  [default: transports, every method over every link]")
+        str | None,
+        typer.Argument(help="Scenario whose methods are run  [default: transports, with every method over every link]"),
     ] = None,
-    setting: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As of a sweep")] = None,
-    only: Annotated[str, typer.Option(metavar="TEXT", help="Run only those whose title has this in it")] = "",
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As with switchagg sweep")
+    ] = None,
+    only: Annotated[str, typer.Option(metavar="TEXT", help="Run only what has this text in its title")] = "",
     again: Annotated[bool, typer.Option("--again", help="Measure again what was certified INVALID")] = False,
-    jobs: Annotated[int, typer.Option(min=0, max=1024, help="Processes in virtual time; 0: one on each core")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, max=1024, help="Processes in virtual time; 0 means one on each core")] = 0,
     hosts: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Of `switchagg calibrate`: predict with its costs, too")
+        Path | None,
+        typer.Option(metavar="FILE", help="File of `switchagg calibrate`, with whose costs it predicts, too"),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the runs and of what comes of them")] = Path("results/fidelity"),
-    docs: Annotated[Path | None, typer.Option(help="Folder with the page fidelity.md, for the results")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the runs and the results")] = Path("results/fidelity"),
+    docs: Annotated[Path | None, typer.Option(help="Folder with the page fidelity.md, which gets the results")] = None,
 ) -> None:
-    """Virtual time held to Mininet: the same scenario in both, predicted beside measured communication time.
+    """Compare virtual time with Mininet: predicted beside measured communication time of the same scenario.
 
-    Each run is kept in OUT/cells; what is there isn't run again. Nearly an hour in Mininet by default, at 100 and
-    200 Mb/s, on a machine with nothing else to do: runs that were disturbed are certified INVALID, and kept apart.
-    fidelity.json, a figure and a table are made of all pairs that are there.
+    By default it takes nearly an hour in Mininet, at 100 and 200 Mb/s, on a machine with nothing else to do: disturbed
+    runs are certified INVALID, and kept apart. Each run is kept in OUT/cells and isn't run again. fidelity.json, a
+    figure and a table are made of all pairs that are there.
 
     **Examples**
 

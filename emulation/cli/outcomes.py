@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
 import typer
+
+from switchagg.option_syntax import choices
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -30,6 +32,14 @@ def stop(message: str, code: int) -> NoReturn:
     """One line on stderr, then exit."""
     typer.echo(f"switchagg: {message}", err=True)
     raise typer.Exit(code)
+
+
+def known(option: str, value: str, allowed: Iterable[str]) -> str:
+    """An option's value; exits with one line, which has what may have been meant, if it isn't allowed."""
+    names = list(allowed)
+    if value not in names:
+        stop(f"{option} {value[:60]}: unknown{choices(value, names)}", EXIT_USAGE)
+    return value
 
 
 def renamed_option(old: str, present: str) -> Any:

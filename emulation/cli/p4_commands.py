@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from emulation.cli.command_group import CommandGroup
 from emulation.cli.outcomes import EXIT_FAILED, stop
 from emulation.cli.p4_generate import generate
 
@@ -19,9 +20,9 @@ def add_p4(app: typer.Typer) -> None:
         app.command("p4", context_settings=settings)(_missing)
         return
     engine.command()(generate)
-    app.add_typer(engine, name="p4")
+    app.add_typer(engine, name="p4", cls=CommandGroup)
 
 
 def _missing() -> None:
-    """P4 programs on this machine. The extra p4 is not installed: pip install 'switchagg[p4]'."""
+    """Check, test and run P4 programs; first: pip install 'switchagg[p4]'."""
     stop("the P4 engine is not installed; run: pip install 'switchagg[p4]'", EXIT_FAILED)

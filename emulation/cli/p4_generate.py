@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+from emulation.cli.outcomes import EXIT_USAGE, known, outcomes, stop
 from switchagg.option_syntax import choices
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ def generate(
 
     `switchagg p4 generate --fault reset=0.01 --format vector --elements 4 -o resets.stf` : for any data plane
     """
-    if form not in FORMATS:
-        stop(f"--format {form}: unknown{choices(form, FORMATS)}", EXIT_USAGE)
+    known("--format", form, FORMATS)
     with outcomes():
         from switchagg.dataplane.p4.plane_traffic import Shape, traffic
         from switchagg.dataplane.p4.traffic_files import stf, vector
@@ -83,12 +82,12 @@ def faults_of(texts: list[str] | None) -> TrafficFaults:
 
     if not texts:
         return USUAL
-    known = [field.name for field in dataclasses.fields(TrafficFaults)]
+    names = [field.name for field in dataclasses.fields(TrafficFaults)]
     chances: dict[str, float] = {}
     for text in texts:
         name, _, value = text.partition("=")
-        if name not in known:
-            raise ValueError(f"--fault {text}: expected one of {', '.join(known)}, as loss=0.1")
+        if name not in names:
+            raise ValueError(f"--fault {name[:60]}: unknown{choices(name, names)}; like loss=0.1")
         try:
             chances[name] = float(value)
         except ValueError:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, dataclass
+from pathlib import Path
 from typing import Any
 
 from emulation.scenario.errors import ScenarioError
-from emulation.scenario.key_values import LISTED, WORDS, allowed, shortened, suggestion
+from emulation.scenario.key_values import LISTED, WORDS, allowed, renamed, shortened
 from emulation.scenario.scenario_tables import (
     LISTS,
     SEED_MOST,
@@ -20,6 +22,7 @@ from emulation.scenario.scenario_tables import (
     Straggler,
     keys_of,
 )
+from switchagg.option_syntax import close_match
 
 NESTED = {
     "faults.stragglers": Straggler,
@@ -84,26 +87,37 @@ def tables() -> dict[str, TableDescription]:
     return {table.name: table for table in (*described, TableDescription("sweep", "[sweep]", swept, ()))}
 
 
-def text(what: str = "") -> Iterator[str]:
-    """Lines about `what`: a table (`topology`), a key (`topology.rate_bps`), or "" for what tables there are.
+def names() -> list[str]:
+    """Tables, and keys as TABLE.KEY."""
+    return [
+        name for table in tables().values() for name in (table.name, *(f"{table.name}.{k.name}" for k in table.keys))
+    ]
 
-    Raises ScenarioError for what there is not.
+
+def contents(folder: Path) -> Iterator[str]:
+    """Lines about all: the scenarios in a folder, by name and title, and the tables of a scenario file."""
+    yield "Shipped scenarios; to run one: switchagg compare NAME; to print its file: switchagg scenarios NAME"
+    for path in sorted(folder.glob("*.toml")):
+        yield f"  {path.stem:<23}  {tomllib.loads(path.read_text(encoding='utf-8'))['title']}"
+    yield "Tables of a scenario file, which needs a name and a title only; keys of one: switchagg scenarios TABLE"
+    for entry in tables().values():
+        yield f"  {entry.name:<23}  {entry.about.partition('. ')[0].rstrip('.')}"
+
+
+def text(what: str, scenarios: Iterable[str] = ()) -> Iterator[str]:
+    """Lines about `what`: a table (`topology`) or a key (`topology.rate_bps`).
+
+    Raises ScenarioError for what there is not, with the most similar name, which may be one of `scenarios`.
     """
     every = tables()
     table, _, name = what.rpartition(".")
     key = next((key for key in every[table or TOP].keys if key.name == name), None) if (table or TOP) in every else None
-    if not what:
-        yield "A scenario file is TOML. Only name and title are required; every other key has a default:"
-        yield ""
-        yield from (f"    {line}".rstrip() for line in EXAMPLE.splitlines())
-        yield ""
-        width = max(len(entry.title) for entry in every.values())
-        yield from (f"{entry.title:<{width}}  {entry.about.partition('. ')[0].rstrip('.')}" for entry in every.values())
-    elif key:
+    if key:
         yield from _lines(what, key)
     elif what not in every:
-        names = [*every, *(f"{entry.name}.{key.name}" for entry in every.values() for key in entry.keys)]
-        raise ScenarioError(f"{shortened(what)} is no table and no key of scenarios{suggestion(what, names)}")
+        known = [*scenarios, *names()]
+        hint = renamed(what, known) or close_match(what, known) or "; `switchagg scenarios` lists them"
+        raise ScenarioError(f"{shortened(what)} is no shipped scenario, no table and no key{hint}")
     if what in every:
         yield f"{every[what].title}: {every[what].about}"
         for key in every[what].keys:

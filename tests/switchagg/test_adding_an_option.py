@@ -16,7 +16,7 @@ PROGRAM = """
 import ctypes, os, subprocess, sys, threading
 from pathlib import Path
 
-from emulation.cli.switch_status import status_lines
+from emulation.cli.daemons.switch_status import status_lines
 from emulation.scenario.scenario import canonical, load, parse
 from emulation.sim.simulated_run import simulation_config
 from switchagg.errors import JobError

@@ -122,7 +122,7 @@ HOSTS = (
             "a worker or a server that has not sent anything is dead", ("meeting", "dead")),
     TimeOut("parting", 5.0, "transport.ps.ps_server.PARTING_NS", "constant", "",
             "a server whose job failed waits no longer for workers to hear it"),
-    TimeOut("interrupt", 8.0, "emulation.cli.server_command.PARTING_S", "constant", "",
+    TimeOut("interrupt", 8.0, "emulation.cli.daemons.server_command.PARTING_S", "constant", "",
             "`switchagg server` ends after Ctrl-C", ("parting",)),
 )  # fmt: skip
 EMULATOR = (

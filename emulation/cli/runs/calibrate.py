@@ -13,12 +13,13 @@ HEADS = ("path", "packet", "at the switch", "wake-up", "spread, fast", "spread, 
 
 
 def calibrate(
-    out: Annotated[Path, typer.Option(help="File to write")] = Path("results/hosts.toml"),
+    out: Annotated[Path, typer.Option(help="File for the costs")] = Path("results/hosts.toml"),
 ) -> None:
-    """Measure this machine's CPU time for each packet and wake-up, over every link, in about two minutes.
+    """Measure what packets cost this machine, for virtual time.
 
-    A method for each link and path sums 1 MB among 4 workers on emulated links of 50 Mb/s and 1 Gb/s; nothing else
-    should run. Times are µs; the spread is from the first to the last of the middle eight in ten.
+    It takes about two minutes, in which nothing else should run: a method for each link sums 1 MB among 4 workers on
+    emulated links of 50 Mb/s and 1 Gb/s. The table has the CPU time of each packet and wake-up in µs; the spread is
+    that of the middle eighty percent.
 
     **Examples**
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from emulation.cli.outcomes import outcomes
+from emulation.cli.outcomes import known, outcomes
 from emulation.results.whole_file import whole_file
 
 
@@ -29,7 +29,7 @@ def goal(
     bucket_bytes: Annotated[int, typer.Option(min=4, help="Of DDP's buckets, of FSDP's units")] = 25 << 20,
     out: Annotated[Path | None, typer.Option(help="File to write  [default: standard output]")] = None,
 ) -> None:
-    """One iteration of a model as GOAL, the language of LogGOPSim and ATLAHS, to see what they say of the same run.
+    """Write an iteration of a model as GOAL, which LogGOPSim and ATLAHS read, to compare their forecasts.
 
     GOAL knows messages, not collectives: these become the messages of a host method's plans, in the order in which
     values depend on each other. Times are nanoseconds.
@@ -43,12 +43,10 @@ def goal(
     with outcomes():
         from emulation.scenario.profiles import goal_format as language
         from emulation.scenario.profiles.graph import WorkloadGraph
-        from emulation.scenario.profiles.profile_errors import ProfileError
         from emulation.scenario.profiles.profile_formats import MAKERS, load
         from emulation.scenario.profiles.workload_keys import load_workload
 
-        if parallel not in MAKERS:
-            raise ProfileError(f"--parallel {parallel}: unknown; allowed: {', '.join(MAKERS)}")
+        known("--parallel", parallel, MAKERS)
         workload = load(profile, Path(), workers)
         if not isinstance(workload, WorkloadGraph):
             keys = SimpleNamespace(

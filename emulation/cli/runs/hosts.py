@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,73 +17,71 @@ from emulation.cli.start.completion import method_names
 if TYPE_CHECKING:
     from emulation.experiments.bench.hosts.hosts_plan import HostsPlan
 
-Least = Annotated[str, typer.Option("--minbytes", "-b", metavar="SIZE", help="Smallest size: bytes, or K, M, G")]
-Most = Annotated[str, typer.Option("--maxbytes", "-e", metavar="SIZE", help="Largest size")]
-Factor = Annotated[float, typer.Option("--stepfactor", "-f", help="From one size to the next")]
-Step = Annotated[str | None, typer.Option("--stepbytes", "-i", metavar="SIZE", help="Instead: so much is added")]
-Methods = Annotated[
-    str | None,
-    typer.Option(
-        help="METHOD[@LINK][~CODEC], with commas  [default: ring; with a switch: switch,ring]",
-        autocompletion=method_names,
-    ),
-]
-Kind = Annotated[str, typer.Option(help="all_reduce, reduce_scatter, all_gather, broadcast, reduce, alltoall")]
-Baseline = Annotated[bool, typer.Option("--baseline/--no-baseline", help="Gloo beside them, in turn")]
-Iterations = Annotated[int, typer.Option("--iters", "-n", min=1, help="Timed operations of each method and size")]
-Warmup = Annotated[int, typer.Option("--warmup_iters", "-w", min=0, help="Operations before each block of them")]
-Together = Annotated[int, typer.Option("--agg_iters", "-m", min=1, max=64, help="Operations begun at once")]
-Rounds = Annotated[int, typer.Option(min=1, help="Blocks of timed operations; methods take turns")]
-Cycles = Annotated[int, typer.Option("--run_cycles", "-N", min=1, help="How often all sizes are measured")]
-Checks = Annotated[int, typer.Option("--check", "-c", min=0, help="Operations whose every element is checked")]
-Op = Annotated[str, typer.Option("--op", "-o", help="sum, avg, max, min")]
-Type = Annotated[str, typer.Option("--datatype", "-d", help="float, double, half, bfloat16, int32, int64")]
-Root = Annotated[int, typer.Option("--root", "-r", min=0, help="Of broadcast and reduce")]
-Average = Annotated[
-    int, typer.Option("--average", "-a", min=0, max=3, help="0: rank 0, 1: mean, 2: min, 3: max of ranks")
-]
-Timeout = Annotated[float, typer.Option("--timeout", "-T", min=1, help="Seconds an operation, or a rank, may take")]
-Link = Annotated[
-    str | None, typer.Option(metavar="RATE", help="Of each rank's link, like 10G: shows the bound of such links")
-]
-SwitchLink = Annotated[str | None, typer.Option(metavar="RATE", help="Of the switch's link  [default: as --link]")]
-Switch = Annotated[
-    str, typer.Option(envvar="SWITCHAGG_SWITCH", metavar="tcp://HOST:PORT", help="Where `switchagg switch` runs")
-]
-Ranks = Annotated[int, typer.Option("--ranks", min=0, max=64, help="Without torchrun: start so many ranks here")]
+LINKS, SIZES, COLLECTIVE, FILES = (
+    partial(typer.Option, rich_help_panel=panel)
+    for panel in ("The network", "Sizes and operations", "The collective", "Files")
+)
+METHODS = typer.Option(
+    help="METHOD[@LINK][~CODEC], with commas  [default: ring; with a switch: switch,ring]",
+    autocompletion=method_names,
+)
+BASELINE = typer.Option("--baseline/--no-baseline", help="Measure Gloo, too, in turn with the methods")
+RANKS = typer.Option("--ranks", min=0, max=64, help="Without torchrun: start so many ranks on this machine")
+SWITCH = LINKS(envvar="SWITCHAGG_SWITCH", metavar="tcp://HOST:PORT", help="Address of `switchagg switch`")
+LINK = LINKS(metavar="RATE", help="Rate of each rank's link, like 10G, to show the bound of such links")
+SWITCH_LINK = LINKS(metavar="RATE", help="Rate of the switch's link  [default: as --link]")
+TIMEOUT = LINKS("--timeout", "-T", min=1, help="Seconds that an operation, or a rank, may take")
+LEAST = SIZES("--minbytes", "-b", metavar="SIZE", help="Smallest size, in bytes, K, M or G")
+MOST = SIZES("--maxbytes", "-e", metavar="SIZE", help="Largest size")
+FACTOR = SIZES("--stepfactor", "-f", help="Factor from one size to the next")
+STEP = SIZES("--stepbytes", "-i", metavar="SIZE", help="Add so much instead, from one size to the next")
+ITERATIONS = SIZES("--iters", "-n", min=1, help="Timed operations of each method and size")
+WARMUP = SIZES("--warmup_iters", "-w", min=0, help="Operations before each block of timed ones")
+TOGETHER = SIZES("--agg_iters", "-m", min=1, max=64, help="Operations begun at once")
+ROUNDS = SIZES(min=1, help="Blocks of timed operations, in which methods take turns")
+CYCLES = SIZES("--run_cycles", "-N", min=1, help="How often all sizes are measured")
+CHECKS = SIZES("--check", "-c", min=0, help="Operations of which every element is checked")
+KIND = COLLECTIVE(help="all_reduce, reduce_scatter, all_gather, broadcast, reduce, alltoall")
+OP = COLLECTIVE("--op", "-o", help="sum, avg, max, min")
+TYPE = COLLECTIVE("--datatype", "-d", help="float, double, half, bfloat16, int32, int64")
+ROOT = COLLECTIVE("--root", "-r", min=0, help="Root of broadcast and reduce")
+AVERAGE = COLLECTIVE(
+    "--average", "-a", min=0, max=3, help="Times of rank 0 (0), or mean (1), min (2), max (3) of ranks"
+)
+JSON_FILE = FILES("--json", "-J", "--output_file", metavar="FILE", help="File for the rows as JSON")
+CSV_FILE = FILES("--csv", metavar="FILE", help="File for the rows as CSV")
 
 
 def hosts(
-    least: Least = "4K",
-    most: Most = "16M",
-    factor: Factor = 16.0,
-    step: Step = None,
-    methods: Methods = None,
-    collective: Kind = "all_reduce",
-    baseline: Baseline = True,
-    iters: Iterations = 20,
-    warmup_iters: Warmup = 5,
-    agg_iters: Together = 1,
-    rounds: Rounds = 4,
-    run_cycles: Cycles = 1,
-    check: Checks = 1,
-    op: Op = "sum",
-    datatype: Type = "float",
-    root: Root = 0,
-    average: Average = 1,
-    timeout: Timeout = 120.0,
-    link: Link = None,
-    switch_link: SwitchLink = None,
-    switch: Switch = "",
-    ranks: Ranks = 0,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", "-J", "--output_file", metavar="FILE", help="Also as JSON")
-    ] = None,
-    csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Also as CSV")] = None,
+    methods: Annotated[str | None, METHODS] = None,
+    baseline: Annotated[bool, BASELINE] = True,
+    ranks: Annotated[int, RANKS] = 0,
+    switch: Annotated[str, SWITCH] = "",
+    link: Annotated[str | None, LINK] = None,
+    switch_link: Annotated[str | None, SWITCH_LINK] = None,
+    timeout: Annotated[float, TIMEOUT] = 120.0,
+    least: Annotated[str, LEAST] = "4K",
+    most: Annotated[str, MOST] = "16M",
+    factor: Annotated[float, FACTOR] = 16.0,
+    step: Annotated[str | None, STEP] = None,
+    iters: Annotated[int, ITERATIONS] = 20,
+    warmup_iters: Annotated[int, WARMUP] = 5,
+    agg_iters: Annotated[int, TOGETHER] = 1,
+    rounds: Annotated[int, ROUNDS] = 4,
+    run_cycles: Annotated[int, CYCLES] = 1,
+    check: Annotated[int, CHECKS] = 1,
+    collective: Annotated[str, KIND] = "all_reduce",
+    op: Annotated[str, OP] = "sum",
+    datatype: Annotated[str, TYPE] = "float",
+    root: Annotated[int, ROOT] = 0,
+    average: Annotated[int, AVERAGE] = 1,
+    json_file: Annotated[Path | None, JSON_FILE] = None,
+    csv_file: Annotated[Path | None, CSV_FILE] = None,
 ) -> None:
-    """Collectives on your own machines by any method, beside Gloo: nccl-tests' flags and columns. No root.
+    """Measure collectives on your own machines by any method, beside Gloo; no root is needed.
 
-    torchrun starts it on every machine, with the same flags; --ranks starts ranks (and a switch) on this one.
+    It has nccl-tests' flags and columns. torchrun starts it on every machine, with the same flags; --ranks starts ranks
+    (and a switch) on this one.
 
     **Examples**
 
@@ -91,7 +90,7 @@ def hosts(
     `torchrun --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --nproc-per-node 1 --no-python switchagg bench hosts
     -b 8 -e 64M -f 2 --methods ring,halving_doubling@udp --link 10G --json hosts.json`
 
-    Definitions of columns: docs/bench-hosts.md. **Exit code**: 1 if an element was wrong, or something failed.
+    **Exit code**: 1 if an element was wrong, or something failed.
     """
     with outcomes():
         from emulation.experiments.bench.hosts import hosts_plan as plans

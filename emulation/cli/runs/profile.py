@@ -19,21 +19,23 @@ END_S = 30
 
 
 def profile(
-    script: Annotated[str, typer.Argument(help="A training script for torchrun: DDP, FSDP2 or any collectives")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="The script's own")] = None,
-    ranks: Annotated[int, typer.Option(min=2, max=64, help="To start here; under torchrun: its ranks")] = 2,
-    out: Annotated[Path | None, typer.Option(help="Profile to write  [default: SCRIPT's name with .toml]")] = None,
-    warmup: Annotated[int, typer.Option(min=1, max=100_000, help="Steps of the optimizer before anything counts")] = 5,
-    iterations: Annotated[int, typer.Option(min=2, max=1_000, help="To record, after one more")] = 10,
-    until_recorded: Annotated[bool, typer.Option("--stop", help="End the script once it is recorded")] = False,
-    module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module, as of python -m")] = False,
+    script: Annotated[str, typer.Argument(help="A training script for torchrun, with DDP, FSDP2 or any collectives")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the script")] = None,
+    ranks: Annotated[int, typer.Option(min=2, max=64, help="Ranks to start here; under torchrun its ranks")] = 2,
+    out: Annotated[
+        Path | None, typer.Option(help="File for the profile  [default: the script's name with .toml]")
+    ] = None,
+    warmup: Annotated[int, typer.Option(min=1, max=100_000, help="Steps of the optimizer that aren't recorded")] = 5,
+    iterations: Annotated[int, typer.Option(min=2, max=1_000, help="Iterations to record")] = 10,
+    until_recorded: Annotated[bool, typer.Option("--stop", help="End the script once enough is recorded")] = False,
+    module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module, as with python -m")] = False,
 ) -> None:
-    """Record a profile of a training script as it is: layers, their times, buckets, jitter, skew of ranks.
+    """Record a training script, unchanged: layers, times, buckets.
 
-    The script is started with torchrun on this machine. Started *by* torchrun, on any number of machines, each rank
-    records itself, and the last one of a machine to finish writes the profile of the machine's ranks. A trace of each
-    rank is kept beside it. What isn't data parallel (FSDP2, tensor parallel) has no layers to schedule: there
-    the traces are the profile.
+    The profile holds layers and their times, buckets, jitter and the skew of ranks; a trace of each rank is kept beside
+    it. The script is started with torchrun on this machine. Where torchrun starts this command, on any number of
+    machines, each rank records itself, and each machine's last rank writes the profile of its ranks. Training that
+    isn't data parallel (FSDP2, tensor parallel) has no layers to schedule: there the traces are the profile.
 
     **Examples**
 

@@ -10,21 +10,21 @@ from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, renamed_op
 
 
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Results  [default: all]")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Results to run  [default: all]")] = None,
     write: Annotated[
         str | None, renamed_option("--write", "`python -m tools.documents.reproduced FOLDER`, in a checkout,")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=0, max=1024, help="Processes; 0: one on each core")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, max=1024, help="Processes; 0 means one on each core")] = 0,
 ) -> None:
-    """Run papers' results again: their numbers beside ours, with source, conditions, error, order and verdict.
+    """Run papers' results again, and show their numbers beside ours.
 
-    Ours are made from the papers' inputs alone, in virtual time, by the schedules' model or by counting bytes. A result
-    *agrees* or *differs* by a rule that is the same for all, and says why it differs; it is *open* where too little of
-    the paper could be read. With names, every cell is shown.
+    Our numbers come from the papers' inputs alone: from virtual time, from the schedules' model or from counted bytes.
+    A result *agrees* or *differs* by one rule for all, and says why it differs; it is *open* where too little of the
+    paper could be read. With names, it shows every cell, with source, conditions, error and order.
 
     **Examples**
 
-    `switchagg reproduce` : all, one line each
+    `switchagg reproduce` : all results, a line each
 
     `switchagg reproduce dgc mgwfbp`
     """

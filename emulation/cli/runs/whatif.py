@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from emulation.cli.outcomes import EXIT_USAGE, outcomes, renamed_option, stop
+from emulation.cli.outcomes import EXIT_USAGE, known, outcomes, renamed_option, stop
 from emulation.cli.start.completion import method_names
+
+RUN, SEARCH = (partial(typer.Option, rich_help_panel=panel) for panel in ("The run", "The forecast"))
 
 Traces = Annotated[
     list[str],
     typer.Argument(
         metavar="TRACE…",
-        help="Traces of torch.profiler (.json, .json.gz), one for each rank or of one; a file of `switchagg "
+        help="Traces of torch.profiler (.json, .json.gz), one for each rank or of one rank; a file of `switchagg "
         "profile`; or a shipped model, like resnet50",
     ),
 ]
@@ -23,46 +26,41 @@ Names = Annotated[
     str | None,
     typer.Option(
         metavar="NAMES",
-        help="Like switch,switch~lanes8,auto+bytescheduler  [default: eight, see below]",
+        help="Methods, like switch,switch~lanes8,auto+bytescheduler  [default: eight, see below]",
         autocompletion=method_names,
     ),
 ]
+HOSTS = typer.Option(metavar="NAME", help="What communication costs a host: tcp, rdma (as with NCCL), free")
+WORKERS = RUN(min=0, max=4096, help="Number of workers, each of which computes as in the run; 0 means the run's")
+JITTER = RUN(min=0, max=1, help="Standard deviation over mean of compute times, like 0.02, in place of the run's")
+DELAY = RUN(min=0, max=1e6, help="Delay of every link, one way, in microseconds")
+SETTINGS = RUN("--set", metavar="KEY=VALUE", help="Keys of [hosts] and [ps], like hosts.transfer_ns=10_000")
+LEVEL = SEARCH(help="packet, flow, formula, or auto: packets where that ends soon")
+LIMIT = SEARCH(min=0, help="Seconds after which methods are left out; 0 means no limit")
 
 
 def whatif(
     trace: Traces,
-    links: Annotated[str, typer.Option(metavar="RATES", help="Of every host's link")] = "10,25,100Gb/s",
+    links: Annotated[str, typer.Option(metavar="RATES", help="Rates of every host's link")] = "10,25,100Gb/s",
     methods: Names = None,
-    workers: Annotated[
-        int, typer.Option(min=0, max=4096, help="Instead of the run's own, each with the run's compute times")
-    ] = 0,
-    jitter: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="Of compute times, instead of the run's: deviation over mean, like 0.02"),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=5, max=100, help="Jittered repetitions")] = 5,
-    delay_us: Annotated[float, typer.Option(min=0, max=1e6, help="Of every link, one way, in microseconds")] = 1.0,
-    hosts: Annotated[
-        str, typer.Option(metavar="NAME", help="What communicating costs them: tcp or rdma, as with NCCL; free")
-    ] = "tcp",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Of [hosts] and [ps], like hosts.transfer_ns=10_000"),
-    ] = None,
-    fidelity_level: Annotated[
-        str, typer.Option(help="How calls are measured: packet, flow, formula; auto: packets where that ends soon")
-    ] = "auto",
-    zoom: Annotated[str | None, renamed_option("--zoom", "--fidelity-level")] = None,
-    limit: Annotated[float, typer.Option(min=0, help="Seconds, after which methods are left out; 0: none")] = 600.0,
-    jobs: Annotated[int, typer.Option(min=0, max=1024, help="Processes; 0: one on each core")] = 1,
+    hosts: Annotated[str, HOSTS] = "tcp",
     out: Annotated[Path | None, typer.Option(help="Folder for the results  [default: results/whatif-NAME]")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The whole document as JSON on stdout")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole document as JSON on stdout")] = False,
+    workers: Annotated[int, WORKERS] = 0,
+    jitter: Annotated[float | None, JITTER] = None,
+    delay_us: Annotated[float, DELAY] = 1.0,
+    settings: Annotated[list[str] | None, SETTINGS] = None,
+    seeds: Annotated[int, SEARCH(min=5, max=100, help="Repetitions with other jitter")] = 5,
+    fidelity_level: Annotated[str, LEVEL] = "auto",
+    zoom: Annotated[str | None, renamed_option("--zoom", "--fidelity-level")] = None,
+    limit: Annotated[float, LIMIT] = 600.0,
+    jobs: Annotated[int, SEARCH(min=0, max=1024, help="Processes; 0 means one on each core")] = 1,
 ) -> None:
-    """What other methods, codecs and schedules would gain a run that you have: a table, whatif.html, SVG, PNG, JSON.
+    """Forecast what a switch would gain a run that you have.
 
-    Compared with the best host method on the same links. A gain smaller than what jitter of compute times does to it is
-    "unresolved". Nothing is trained, and no gradient is needed. Each forecast is kept in OUT/cells; what is there isn't
-    made again.
+    It compares methods, codecs and schedules with the best host method on the same links, and writes a table,
+    whatif.html, SVG, PNG and JSON. A gain smaller than what jitter of compute times does to it is "unresolved". Nothing
+    is trained, and no gradient is needed. Each forecast is kept in OUT/cells and isn't made again.
 
     **Examples**
 
@@ -105,9 +103,7 @@ def _keys(hosts: str, settings: list[str]) -> dict[str, int | str]:
     from emulation.cli.compare_console import overrides
     from emulation.experiments.whatif.call_cost import HOST_KEYS
 
-    if hosts not in HOST_KEYS:
-        raise ValueError(f"--hosts {hosts}: unknown; allowed: {', '.join(HOST_KEYS)}")
-    keys = {**HOST_KEYS[hosts], **overrides(None, settings)}
+    keys = {**HOST_KEYS[known("--hosts", hosts, HOST_KEYS)], **overrides(None, settings)}
     if other := next((key for key in keys if not key.startswith(("hosts.", "ps."))), ""):
         raise ValueError(f"--set {other}: a forecast has keys of [hosts] and [ps] alone")
     return keys

@@ -12,6 +12,16 @@ def scenario_names(incomplete: str) -> list[str]:
     return sorted(path.stem for path in SCENARIOS.glob("*.toml") if path.stem.startswith(incomplete))
 
 
+def reference_names(incomplete: str) -> list[str]:
+    """What `switchagg scenarios` shows: shipped scenarios, tables, and keys once a table is there."""
+    from emulation.scenario.key_reference import names
+
+    dotted = "." in incomplete
+    return scenario_names(incomplete) + [
+        name for name in names() if name.startswith(incomplete) and ("." in name) == dotted
+    ]
+
+
 def method_names(incomplete: str) -> list[str]:
     """Of the last of several methods with commas between them: its name, after `~` its codec."""
     from switchagg.codecs import ARRAY_CODECS, names

@@ -42,9 +42,10 @@ def init(
     workers: Annotated[int, typer.Option(min=0, max=4096, help="The number of workers; 0: as the template says")] = 0,
     rate: Annotated[str, typer.Option(metavar="RATE", help="The rate of each worker's link, like 25Gb/s")] = "",
 ) -> None:
-    """Write a scenario and a training script to start from, mine.toml and train.py, and say how to run them.
+    """Write a scenario and a training script to start from.
 
-    With `--model` the scenario has that model in place of real training. Files that exist are never overwritten.
+    They are mine.toml and train.py, and it prints how to run them. With `--model` the scenario has that model in place
+    of real training. Files that exist are never overwritten.
 
     **Examples**
 

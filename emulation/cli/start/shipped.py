@@ -13,8 +13,7 @@ from typing import Annotated
 
 import typer
 
-from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
-from switchagg.option_syntax import choices
+from emulation.cli.outcomes import known, outcomes
 
 PROGRAMS = "p4"
 _PACKAGE = Path(__file__).resolve().parents[2]
@@ -89,16 +88,22 @@ def example_names(incomplete: str) -> list[str]:
 
 
 def examples(
-    name: Annotated[str | None, typer.Argument(help="What to copy out", autocompletion=example_names)] = None,
-    to: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to copy it to; made if it isn't there")] = Path(),
+    name: Annotated[
+        str | None, typer.Argument(help="Example to copy out  [default: a list of all]", autocompletion=example_names)
+    ] = None,
+    to: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder for the copy; it is made if it isn't there")
+    ] = Path(),
 ) -> None:
-    """List what is shipped to start from, or copy one of it out: training scripts, P4 programs, tools for packets.
+    """List the shipped examples, or copy one out to change it.
+
+    They are training scripts, P4 programs and tools for packets.
 
     **Examples**
 
-    `switchagg examples` : names, and a line about each
+    `switchagg examples` : their names, with a line about each
 
-    `switchagg examples train_ddp.py` : into this folder; how to run it stands at its top
+    `switchagg examples train_ddp.py` : into this folder; its first lines say how to run it
 
     `switchagg examples p4 --to mine` : the switch as P4 programs, to change and to run with `switchagg p4`
     """
@@ -109,7 +114,5 @@ def examples(
                 typer.echo(f"{title:<23} {about(path)}")
             typer.echo("\nTo copy one out: switchagg examples NAME [--to FOLDER]", err=True)
             return
-        chosen = name if name in folders_by_name else f"{name}.py"
-        if chosen not in folders_by_name:
-            stop(f"examples: {name} is unknown{choices(name, folders_by_name)}", EXIT_USAGE)
+        chosen = f"{name}.py" if f"{name}.py" in folders_by_name else known("example", name, folders_by_name)
         typer.echo(f"{copy_out(chosen, folders_by_name[chosen], to)}: {about(folders_by_name[chosen])}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from emulation.cli.switch_status import protection
+from emulation.cli.daemons.switch_status import protection
 from switchagg.wire import HEADER_BYTES
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+from emulation.cli.daemons.shared_options import SWITCH, KeysOfSwitch, Switch, check_endpoint, keys_in
+from emulation.cli.outcomes import outcomes
 
 if TYPE_CHECKING:
     from transport.control.control_messages import StatusAnswer
@@ -25,27 +25,33 @@ KEYS_EVERY_S = 0.05
 """How often keys are looked at while an answer is awaited."""
 
 INTERVAL = typer.Option(
-    "--interval", "-i", min=0.5, max=3600, metavar="SECONDS", help="From one answer to the next; rates are of this time"
+    "--interval",
+    "-i",
+    min=0.5,
+    max=3600,
+    metavar="SECONDS",
+    help="Time between two answers, over which rates are taken",
 )
 COUNT = typer.Option(
-    "--count", "-n", min=0, help="End after so many; 0: never  [default: 0 on a terminal, 1 elsewhere and with --json]"
+    "--count",
+    "-n",
+    min=0,
+    help="End after so many answers; 0: never  [default: 0 on a terminal, 1 elsewhere and with --json]",
 )
 
 
 def top(
-    address: Annotated[str, typer.Argument(metavar="SWITCH", help="tcp://HOST:PORT")] = "tcp://127.0.0.1:5555",
+    address: Switch = SWITCH,
     interval: Annotated[float, INTERVAL] = 1.0,
     count: Annotated[int | None, COUNT] = None,
-    keys: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Of `switchagg keys`, if the switch was started with keys")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each interval, on stdout")] = False,
+    keys: KeysOfSwitch = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each interval")] = False,
 ) -> None:
-    """Watch a running switch: jobs, members, goodput, retransmissions, slots, and what was refused, and why.
+    """Watch a running switch: jobs, goodput, slots, refusals.
 
-    On a terminal it draws itself anew each second; q or Ctrl-C ends it. Elsewhere it prints a table, or lines of JSON.
-    Rates are the differences of counters between two answers, by the switch's clock; members' counters come with
-    their heartbeats, five a second. Who sees what is as of `switchagg status`.
+    It shows members and retransmissions, too, and why something was refused. On a terminal it draws itself anew each
+    second, until q or Ctrl-C; elsewhere it prints a table, or lines of JSON. Rates are differences between two answers,
+    by the switch's clock. It shows the same users the same things as `switchagg status`.
 
     **Examples**
 
@@ -57,18 +63,11 @@ def top(
 
     `switchagg top --json --interval 5 --count 0 | jq '.jobs[].goodput_bps'` : until it is ended
 
-    **Exit code**: 0 ended by q, Ctrl-C or --count; 1 no switch answers (one line: why, and what to do).
+    **Exit code**: 0 ended by q, Ctrl-C or --count; 1 no switch answers (one line says why, and what to do).
     """
     with outcomes():
-        from switchagg.errors import JobError
-        from transport.links.addresses import parse_endpoint
-        from transport.zeromq.keys import load_keys
-
-        try:
-            parse_endpoint(address)
-        except JobError:
-            stop(f"SWITCH {address}: not understood; allowed: tcp://HOST:PORT, like tcp://10.0.0.1:5555", EXIT_USAGE)
-        watch = _Watch(address, None if keys is None else load_keys(keys))
+        check_endpoint("SWITCH", address)
+        watch = _Watch(address, keys_in(keys))
         if sys.stdout.isatty() and not as_json:
             _show_live(watch, interval, count or 0)
         else:

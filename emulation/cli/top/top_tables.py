@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
-from emulation.cli.switch_status import DETAILS_ARE_FOR
+from emulation.cli.daemons.switch_status import DETAILS_ARE_FOR
 from emulation.cli.top.switch_rates import JobRates, SwitchRates
 
 DATA_FATES = ("absorbed", "broadcast", "reply", "up", "up_again", "resend", "abstained")

@@ -53,7 +53,7 @@ Control = Annotated[
 
 @app.callback()
 def _describe() -> None:
-    """P4 programs on this machine: no compiler to install, no switch to build.
+    """Check, test and run P4 programs; no compiler is needed.
 
     `p4vm check prog.p4` : is it right, and what is in it?
 

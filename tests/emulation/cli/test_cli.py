@@ -12,11 +12,14 @@ from types import ModuleType
 import example_results
 import pytest
 from example_results import FakeCertificate, result
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
+from emulation.cli.command_group import PANELS, RENAMED
+from emulation.cli.daemons.switch_status import DETAILS_ARE_FOR, status_lines
 from emulation.cli.doctor import EVERYTHING, MachineCheck
 from emulation.cli.main import app, main
-from emulation.cli.switch_status import DETAILS_ARE_FOR, status_lines
+from emulation.cli.start.completion import SCENARIOS
 from emulation.experiments.compare import RUNNER_MODULES
 from emulation.results.results import MethodResult
 from emulation.scenario.errors import RunFailed
@@ -104,10 +107,15 @@ def test_wrong_usage_is_one_line_and_exit_code_2(arguments: tuple[str, ...], exp
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("compare", "tiny.toml", "--fast"), "switchagg: No such option: --fast"),
+        (
+            ("compare", "tiny.toml", "--frobnicate"),
+            "switchagg: No such option: --frobnicate (see switchagg compare --help)",
+        ),
+        (("compare", "tiny.toml", "--sett", "seed=1"), "switchagg: No such option: --sett; did you mean '--set'?"),
         (("compare", "tiny.toml", "--seed", "x"), "switchagg: Invalid value for '--seed'"),
         (("compare",), "switchagg: Missing argument"),
-        (("compute",), "switchagg: No such command 'compute'"),
+        (("compute",), "switchagg: No such command 'compute'; allowed: doctor, init, examples, compare, "),
+        (("bench", "alreduce"), "switchagg: No such command 'alreduce'; allowed: hosts, allreduce, "),
         (("switch", "--slots", "0"), "switchagg: Invalid value for '--slots'"),
         (("switch", "--lease", "nan"), "switchagg: Invalid value for '--lease'"),
     ],
@@ -301,13 +309,48 @@ def test_switch_reports_what_is_wrong_with_its_addresses() -> None:
     assert "control address tcp://192.0.2.1:5555: no interface of this host has the address" in one_line(foreign)
 
 
-def test_scenarios_are_listed() -> None:
-    done = invoke("scenarios")
-    assert done.exit_code == 0
-    assert "quickstart   " in done.stdout
+@pytest.mark.parametrize(("words", "present"), RENAMED.items())
+def test_a_command_of_an_earlier_version_is_refused_with_its_present_name(words: str, present: str) -> None:
+    done = invoke(*words.split()[1:])
+    assert (done.exit_code, one_line(done)) == (2, f"switchagg: `{words}` has been replaced by {present}")
 
 
-@pytest.mark.parametrize("words", [[], ["compare"], ["p4"], ["study", "codecs"]], ids=str)
+def test_scenarios_and_the_tables_and_keys_of_their_files_are_shown() -> None:
+    listed = invoke("scenarios")
+    assert listed.exit_code == 0
+    assert "  quickstart   " in listed.stdout
+    assert "  topology   " in listed.stdout
+    assert invoke("scenarios", "quickstart").stdout == SCENARIOS.joinpath("quickstart.toml").read_text()
+    assert invoke("scenarios", "topology").stdout.startswith("[topology]: ")
+    assert invoke("scenarios", "topology.workers").stdout.startswith("topology.workers = 4\n")
+    assert "did you mean 'quickstart'?" in one_line(invoke("scenarios", "quickstrat"))
+    assert "did you mean 'topology'?" in one_line(invoke("scenarios", "topolgy"))
+
+
+def test_help_fits_one_screen_in_groups_with_a_sentence_for_each_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = invoke("--help").stdout.splitlines()
+    assert len(lines) <= 45
+    rows = [line.strip("│ ").split(maxsplit=1) for line in lines if line.startswith("│ ")]
+    shown = {row[0]: row[1] for row in rows if not row[0].startswith("-")}
+    present = get_command(app).commands  # type: ignore[attr-defined]
+    assert list(shown) == [name for names in PANELS.values() for name in names if name in present]
+    assert all(text[0].isupper() and text.endswith(".") for text in shown.values()), "one line each"
+    assert present["goal"].hidden
+
+
+def test_every_command_has_an_example_and_panels_for_more_than_ten_options() -> None:
+    commands = {f"switchagg {name}": command for name, command in get_command(app).commands.items() if name != "p4"}  # type: ignore[attr-defined]
+    for group in ("switchagg bench", "switchagg study"):
+        commands |= {f"{group} {name}": command for name, command in commands.pop(group).commands.items()}
+    for words, command in commands.items():
+        assert words in command.help, "an example"
+        assert all(option.help or option.hidden for option in command.params), words
+        options = [option.rich_help_panel for option in command.params if not option.hidden]
+        assert max(map(options.count, options), default=0) <= 10, words
+
+
+@pytest.mark.parametrize("words", [[], ["compare"], ["p4"], ["study", "accuracy"]], ids=str)
 def test_help_is_complete_though_only_the_command_in_question_has_its_options_made(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -72,6 +72,8 @@ def test_without_extras_the_command_says_what_to_install() -> None:
         ("switchagg compare qui", ["quickstart"]),
         ("switchagg compare mine.t", []),  # the shell goes on with files
         ("switchagg sweep sca", ["scale"]),
+        ("switchagg scenarios to", ["topology"]),
+        ("switchagg scenarios topology.work", ["topology.workers"]),
         ("switchagg examples fin", ["finish_early"]),
         ("switchagg bench allreduce --methods switch,halv", ["switch,halving_doubling"]),
         ("switchagg whatif x --methods ring,switch~lanes1", ["ring,switch~lanes16", "ring,switch~lanes10"]),

@@ -273,9 +273,11 @@ def test_the_reference_says_of_every_key_what_the_parser_takes() -> None:
             if table.name:
                 assert list(key_reference.text(f"{table.name}.{key.name}"))[1].strip() == key.about
     with pytest.raises(
-        ScenarioError, match=r"'topology.rate' is no table and no key of scenarios; did you mean 'topology.rate_bps'"
+        ScenarioError,
+        match=r"'topology.rate' is no shipped scenario, no table and no key; did you mean 'topology.rate_bps'",
     ):
         list(key_reference.text("topology.rate"))
+    assert not shipped().keys() & key_reference.tables().keys(), "`switchagg scenarios NAME` shows either"
 
 
 def test_the_page_of_scenarios_is_what_the_code_says() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emulation.cli.switch_status import status_lines
+from emulation.cli.daemons.switch_status import status_lines
 from switchagg.calls.call_request import CallRequest
 from switchagg.errors import JobError
 from switchagg.native import library

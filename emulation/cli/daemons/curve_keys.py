@@ -11,12 +11,14 @@ from emulation.cli.outcomes import outcomes
 
 
 def keys(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it isn't there")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the keys; it is made if it isn't there")],
     client: Annotated[
-        list[str] | None, typer.Option(help="Name of a client key; repeat for more  [default: client]")
+        list[str] | None, typer.Option(help="Name of a client's key; may be repeated  [default: client]")
     ] = None,
 ) -> None:
-    """Make CURVE keys for ZeroMQ: only their holders can connect, and all traffic is encrypted.
+    """Make keys for ZeroMQ: only their holders connect, encrypted.
+
+    They are CURVE keys. `switchagg switch`, `switchagg server` and their workers take the folder.
 
     **Examples**
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
-from emulation.cli.report_options import LOG_FORMAT, LOG_LEVEL, METRICS, event_log, metrics_option
-from switchagg.option_syntax import choices
+from emulation.cli.daemons import shared_options as shared
+from emulation.cli.outcomes import EXIT_USAGE, known, outcomes, stop
 
 if TYPE_CHECKING:
     from transport.group.ps_group import PsOptions, PsServerHost
@@ -19,38 +19,40 @@ if TYPE_CHECKING:
 PARTING_S = 8.0
 """How long an interrupted server stays, so that its workers receive the reason."""
 
+NETWORK = partial(typer.Option, rich_help_panel="Network")
+
 Members = Annotated[
-    str, typer.Option(metavar="HOST:PORT,…", help="All workers' addresses, by rank, separated by commas")
+    str, typer.Option(metavar="HOST:PORT,…", help="Addresses of all workers, by rank, separated by commas")
 ]
-Servers = Annotated[str, typer.Option(metavar="HOST:PORT,…", help="All servers' addresses, in one order everywhere")]
+Servers = Annotated[
+    str, typer.Option(metavar="HOST:PORT,…", help="Addresses of all servers, in the same order everywhere")
+]
+KEYS = NETWORK(metavar="DIR", help="Folder of `switchagg keys`, over {keys}: only holders can connect, encrypted")
+TOKEN_FILE = NETWORK(
+    metavar="FILE", help="File with the members' secret  [default: SWITCHAGG_TOKEN, SWITCHAGG_TOKEN_FILE]"
+)
 
 
 def server(
     workers: Members,
     servers: Servers,
-    number: Annotated[int, typer.Option("--number", "-n", min=0, help="Which of the servers this is")] = 0,
-    method: Annotated[str, typer.Option(help="ps: the only method with servers")] = "ps",
-    link: Annotated[str, typer.Option(help="{mesh}; as the workers")] = "zeromq",
-    job: Annotated[str, typer.Option(help="The job's name; as the workers")] = "ps",
-    keys: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Of `switchagg keys`, over {keys}: only holders can connect; encrypts"),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="With all members' secret; default: SWITCHAGG_TOKEN, SWITCHAGG_TOKEN_FILE"),
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds to wait for all members")] = 300.0,
-    metrics: Annotated[str | None, METRICS] = None,
-    log_format: Annotated[str, LOG_FORMAT] = "text",
-    log_level: Annotated[str, LOG_LEVEL] = "info",
-    ready_file: Annotated[Path | None, typer.Option(help="Written once all members have met")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log nothing about workers that die")] = False,
+    number: Annotated[int, typer.Option("--number", "-n", min=0, help="Place of this server in --servers")] = 0,
+    job: Annotated[str, typer.Option(help="Name of the job, as the workers have it")] = "ps",
+    method: Annotated[str, typer.Option(help="Method of the workers; only ps has servers")] = "ps",
+    link: Annotated[str, NETWORK(help="Link of the workers: {mesh}")] = "zeromq",
+    keys: Annotated[Path | None, KEYS] = None,
+    token_file: Annotated[Path | None, TOKEN_FILE] = None,
+    timeout: Annotated[float, NETWORK(min=1, max=86_400, help="Seconds to wait for all members")] = 300.0,
+    metrics: Annotated[str | None, shared.METRICS] = None,
+    log_format: Annotated[str, shared.LOG_FORMAT] = "text",
+    log_level: Annotated[str, shared.LOG_LEVEL] = "info",
+    ready_file: Annotated[Path | None, shared.READY_FILE] = None,
+    quiet: Annotated[bool, shared.QUIET] = False,
 ) -> None:
-    """Run one parameter server until its job is done. The workers bring the configuration.
+    """Run a parameter server until its job is done.
 
-    Every server and every worker is started with the same two lists; a member's position in them is its identity. Mode
-    (bsp, backup, ssp, asp, dc_asgd), slices, optimiser: all that is the workers', and must be the same on all of them.
+    Every server and every worker is started with the same two lists; a member's position in them is its identity. The
+    workers bring the configuration (mode, slices, optimiser), which must be the same on all of them.
 
     **Examples**
 
@@ -59,7 +61,7 @@ def server(
     Two servers on one host: `switchagg server -n 0 --workers … --servers 10.0.0.9:7000,10.0.0.9:7001` and the same
     with `-n 1`
 
-    Closed to unknown senders: `export SWITCHAGG_TOKEN=$(openssl rand -hex 32)`, the same for all workers and servers
+    To refuse unknown senders: `export SWITCHAGG_TOKEN=$(openssl rand -hex 32)`, the same for all workers and servers
 
     Encrypted: `switchagg keys keys; switchagg server --keys keys --workers … --servers …`, and the same keys for the
     workers, `options=PsOptions(link={"keys": "keys"})`
@@ -67,7 +69,7 @@ def server(
     On the workers: `open_ps_group("zeromq", rank, workers, servers, job="ps")` of `transport.group.ps_group`, or
     `PsOptimizer` of `transport.torch.ps`
 
-    **Exit code**: 0 the job is done, 1 it failed (one line with the cause), 130 interrupted: the workers are notified.
+    **Exit code**: 0 the job is done; 1 it failed (one line says why); 130 it was interrupted, and told the workers.
     """
     places = _members(method, workers, servers, number)
     with outcomes():
@@ -76,7 +78,7 @@ def server(
         from transport.meshes.job_key import job_token
         from transport.meshes.mesh_opening import no_token_text
 
-        events = event_log("switchagg server", log_format, log_level)
+        events = shared.event_log("switchagg server", log_format, log_level)
         log = _discard if quiet else events.note
         secret = job_token(file=token_file or "")
         options = PsOptions(timeout, token=secret, link={} if keys is None else {"keys": keys}, log=log)
@@ -89,7 +91,7 @@ def server(
             places["--servers"],
             job,
             options,
-            Reports(ready_file, metrics_option(metrics)),
+            Reports(ready_file, shared.metrics_option(metrics)),
         )
 
 
@@ -104,16 +106,14 @@ def _check_link(link: str, keys: Path | None) -> None:
     from transport.group.method_name import links_of
     from transport.links.link_kinds import LINKS, links_with
 
-    if link not in links_of("ps"):
-        stop(f"--link {link}: unknown{choices(link, links_of('ps'))}", EXIT_USAGE)
+    known("--link", link, links_of("ps"))
     if keys is not None and not LINKS[link].keys:
         stop(f"--keys: only {', '.join(links_with('keys'))} has keys, not {link}", EXIT_USAGE)
 
 
 def _members(method: str, workers: str, servers: str, number: int) -> dict[str, list[tuple[str, int]]]:
     """The places of all, by option; exits with one line for what can't be."""
-    if method != "ps":
-        stop(f"--method {method}: has no servers; allowed: ps", EXIT_USAGE)
+    known("--method", method, ["ps"])
     places = {"--workers": _places("--workers", workers), "--servers": _places("--servers", servers)}
     everybody = [*places["--workers"], *places["--servers"]]
     for place in everybody:
