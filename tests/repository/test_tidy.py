@@ -66,7 +66,7 @@ def long_parameter_lists(tree: Tree) -> list[str]:
             args = node.args
             given = [each.arg for each in (*args.posonlyargs, *args.args, *args.kwonlyargs)]
             count = len(given) - (given[:1] in (["self"], ["cls"]))
-            command = name.startswith(("emulation/cli/", "p4/p4vm/cli/")) and "typer.Option" in ast.unparse(args)
+            command = name.startswith(("emulation/cli/", "p4/p4vm/cli/")) and "Annotated[" in ast.unparse(args)
             if count > PARAMETERS_MAX and not command:
                 faults.append(f"{name}:{node.lineno}: {node.name} has {count} parameters, at most {PARAMETERS_MAX}")
     return faults

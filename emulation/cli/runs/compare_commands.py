@@ -12,6 +12,15 @@ from emulation.cli.outcomes import outcomes, renamed_option
 from emulation.cli.start.completion import scenario_names
 
 
+ON = typer.Option(metavar="mininet|sim", help="Where it runs  [default: mininet where it can run]")
+OUT = typer.Option(help="Folder for the results  [default: results/NAME]")
+LEVEL = typer.Option(
+    metavar="packet|flow|formula|auto",
+    help="Detail of virtual time: every packet, calls as flows, a formula, or the finest that ends --within",
+)
+WITHIN = typer.Option(metavar="SECONDS", help="Limit of --fidelity-level auto for each method  [default: 60]")
+
+
 def compare(
     scenario: Annotated[
         str,
@@ -20,27 +29,16 @@ def compare(
             autocompletion=scenario_names,
         ),
     ],
-    on: Annotated[
-        str | None, typer.Option(metavar="mininet|sim", help="Where it runs  [default: mininet where it can run]")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the results  [default: results/NAME]")] = None,
+    on: Annotated[str | None, ON] = None,
+    out: Annotated[Path | None, OUT] = None,
     seed: Annotated[int | None, typer.Option(help="Seed in place of the scenario's")] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Value in place of the scenario's; may be repeated"),
     ] = None,
-    fidelity_level: Annotated[
-        str | None,
-        typer.Option(
-            metavar="packet|flow|formula|auto",
-            help="Detail of virtual time: every packet, calls as flows, a formula, or the finest that ends --within",
-        ),
-    ] = None,
+    fidelity_level: Annotated[str | None, LEVEL] = None,
     zoom: Annotated[str | None, renamed_option("--zoom", "--fidelity-level")] = None,
-    within: Annotated[
-        int | None,
-        typer.Option(metavar="SECONDS", help="Limit of --fidelity-level auto for each method  [default: 60]"),
-    ] = None,
+    within: Annotated[int | None, WITHIN] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON on stdout")] = False,
 ) -> None:
     """Run a scenario with each of its methods: a table and a report.
@@ -100,7 +98,7 @@ def sweep(
             metavar="mininet|sim", help="Where it runs  [default: sim for scenarios that name methods for it]"
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the results  [default: results/NAME]")] = None,
+    out: Annotated[Path | None, OUT] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Value in place of the scenario's; one value ends an axis"),
