@@ -11,7 +11,6 @@ import typer
 from emulation.cli.outcomes import outcomes, renamed_option
 from emulation.cli.start.completion import scenario_names
 
-
 ON = typer.Option(metavar="mininet|sim", help="Where it runs  [default: mininet where it can run]")
 OUT = typer.Option(help="Folder for the results  [default: results/NAME]")
 LEVEL = typer.Option(
