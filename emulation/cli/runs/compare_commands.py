@@ -88,6 +88,10 @@ SWEPT = typer.Argument(
     help="A scenario file with a [sweep], or the name of a shipped one", autocompletion=scenario_names
 )
 
+SETTING_OF_SWEEP = typer.Option(
+    "--set", metavar="KEY=VALUE", help="Value in place of the scenario's; one value ends an axis"
+)
+
 
 def sweep(
     scenario: Annotated[str, SWEPT],
@@ -98,10 +102,7 @@ def sweep(
         ),
     ] = None,
     out: Annotated[Path | None, OUT] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Value in place of the scenario's; one value ends an axis"),
-    ] = None,
+    setting: Annotated[list[str] | None, SETTING_OF_SWEEP] = None,
     jobs: Annotated[int, typer.Option(min=0, max=1024, help="Processes in virtual time; 0 means one on each core")] = 0,
     ray: Annotated[bool, typer.Option("--ray", help="Run on a Ray cluster (RAY_ADDRESS), or here by Ray")] = False,
     reports: Annotated[bool, typer.Option(help="Write a report of each combination, which takes seconds each")] = True,
