@@ -403,7 +403,7 @@ class SwitchProcessGroup(Collectives):
         self.reducer.fail(dist.DistBackendError(f"rank {self._rank} of {self._size} aborted the group"))
 
     def errored(self) -> dist.DistBackendError | None:
-        """Why the group works no more: a failed call, `abort`, or a dead rank that no call has met yet; else None."""
+        """Why the group no longer works: a failed call, `abort`, or a dead rank that no call has met yet; else None."""
         if (failure := self.reducer.errored) is None:
             return None
         error = dist.DistBackendError(f"{self._what}: {failure}")
@@ -411,7 +411,7 @@ class SwitchProcessGroup(Collectives):
         return error
 
     def get_error(self) -> Any:
-        """The same in PyTorch's terms: an `ErrorType`. An aborted group has SUCCESS, as Gloo's has."""
+        """What `errored` says, as PyTorch's `ErrorType`. An aborted group has SUCCESS, as Gloo's has."""
         kinds = torch._C._distributed_c10d.ErrorType
         failure = self.errored()
         if failure is None or self.rendezvous.cancelled.is_set():
@@ -419,7 +419,7 @@ class SwitchProcessGroup(Collectives):
         return kinds.TIMEOUT if "timed out" in str(failure) else kinds.COMM_ERROR
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The limit of later calls that have none of their own."""
+        """Set the limit of later calls that have none of their own."""
         if self._backend is None:  # the last generation did not come about; this is of the next
             self._limits._timeout = timeout
         else:
@@ -474,7 +474,7 @@ class SwitchProcessGroup(Collectives):
 
     @property
     def generation(self) -> GroupGeneration | None:
-        """Of an elastic group the present one; else None."""
+        """The present generation of an elastic group; None for other groups."""
         return None if self.membership is None else self.membership.decision
 
     def form_next(self, step: int) -> GroupGeneration:

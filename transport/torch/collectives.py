@@ -48,7 +48,7 @@ class TrafficCounts:
         self._counts: dict[str, dict[str, dict[str, int]]] = {}
 
     def count(self, kind: str, path: str, size_bytes: int) -> None:
-        """Another call. kind: as in switchagg.description, or "send" and the like. path: a method's name, or "gloo"."""
+        """Count a call. kind: as in switchagg.description, or "send" and the like. path: a method's name, or "gloo"."""
         with self._lock:
             count = self._counts.setdefault(kind, {}).setdefault(path, {"calls": 0, "bytes": 0})
             count["calls"] += 1
@@ -277,7 +277,7 @@ class Collectives(ProcessGroup):
         return self.run("reduce_scatter", tensors, build, options, forward, op=op, results=outputs)
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:  # type: ignore[override]
-        """Done when every rank has called it."""
+        """A Work that is done when every rank has called this."""
         options = _options(BarrierOptions, opts, timeout)
         forward = partial(self.delegate, ("barrier",), (options,), {})
         return self.run("barrier", [], lambda ranks: [tensor_layout.barrier()], options, forward)

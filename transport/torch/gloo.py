@@ -111,14 +111,14 @@ class GlooGroup(GroupBase):
         return self._gloo_calls.failure
 
     def set_credit(self, credit_bytes: int | None) -> None:
-        """Nothing: see `AllreduceGroup`."""
+        """Does nothing: see `AllreduceGroup`."""
 
     def status(self) -> dict[str, Any]:
         """Nothing is known."""
         return {}
 
     def give_up(self, reason: str) -> None:
-        """Nothing: Gloo doesn't say whom it waits for."""
+        """Does nothing: Gloo doesn't say whom it waits for."""
 
     def close(self) -> None:
         """See `Group`."""

@@ -112,5 +112,5 @@ class CompressedDdp:
         return codec_state(self.group.compression)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load it. Raises ValueError for a state of another codec, or another rank."""
+        """Load a state of `state_dict`. Raises ValueError for one of another codec, or another rank."""
         load_codec_state(self.group.compression, state)

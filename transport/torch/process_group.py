@@ -84,7 +84,7 @@ class TorchGroup:
         return {}
 
     def set_credit(self, credit_bytes: int | None) -> None:
-        """Nothing: the caller has to bound the calls in flight."""
+        """Does nothing: the caller has to bound the calls in flight."""
 
     def status(self) -> Mapping[str, Any]:
         """Nothing is known."""

@@ -124,7 +124,7 @@ class PsOptimizer:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes in here only accumulate: what they made is pushed by the next one outside, or by `step`."""
+        """Inside this context, backward passes only add up gradients; the next one outside, or `step`, pushes them."""
         self._holds_back = True
         try:
             yield
@@ -137,7 +137,7 @@ class PsOptimizer:
         return codec_state(self.client.pushes)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load it. Raises ValueError for a state of another codec, or another rank."""
+        """Load a state of `state_dict`. Raises ValueError for one of another codec, or another rank."""
         load_codec_state(self.client.pushes, state)
 
     def close(self) -> None:

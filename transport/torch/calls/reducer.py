@@ -112,7 +112,7 @@ class Reducer:
 
     @property
     def errored(self) -> BaseException | None:
-        """The same, or why one of the groups works no more, though no call has met that yet."""
+        """The failure of this reducer, or of one of its groups, which no call may have met yet; else None."""
         with self._lock:
             sessions = [lane.session for lane in self._lanes if lane.session is not None]
         return self._failure or next((session.failure for session in sessions if session.failure is not None), None)

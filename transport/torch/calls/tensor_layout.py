@@ -102,7 +102,7 @@ class GroupCall(NamedTuple):
 
     @property
     def signature(self) -> CallSignature:
-        """Of the collective as the program made it."""
+        """The signature of the collective as the program made it."""
         signature = self.request.signature
         assert signature is not None
         return signature

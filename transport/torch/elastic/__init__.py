@@ -1,4 +1,4 @@
-"""Training that outlives its ranks: who dies costs a step, and who comes (back) joins at a step's begin.
+"""Training that outlives its ranks: a rank that dies costs a step, and one that comes (back) joins between two steps.
 
 SWITCHAGG_ELASTIC=1 (or `SwitchOptions(elastic=1)`), alike on all ranks, makes the default group elastic: 1 is the least
 number of ranks with which training goes on. `ElasticTraining` is the loop's side of it; start at

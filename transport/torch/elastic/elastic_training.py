@@ -101,7 +101,7 @@ class ElasticTraining:
         return True
 
     def close(self) -> None:
-        """The training is done: nobody joins any more. The process group stays the caller's to destroy."""
+        """End the training: no rank joins any more. The caller destroys the process group."""
         if self._group.membership is not None and self._group.errored() is None:
             self._group.membership.end_job()
 

@@ -1,4 +1,4 @@
-"""MembershipRounds: who the ranks of an elastic group's next generation are, decided once for all over a store.
+"""MembershipRounds decides who the ranks of an elastic group's next generation are, once for all, over a store.
 
 Each process has an identity of its own, and beats: a thread of it changes a key of the store every BEAT_S. Generation g
 is decided by whoever first writes the key `decision/g`, which the store allows only once (`compare_set`). A member of

@@ -88,7 +88,7 @@ class ProcessGroupSwitchagg(ProcessGroupWrapper):  # type: ignore[misc]  # torch
         return None if cause is None else RuntimeError(f"the process group was aborted: {cause}")
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The limit of later calls."""
+        """Set the limit of later calls."""
         super().set_timeout(timeout)
         for group in self._groups():
             group.set_timeout(timeout)
@@ -153,7 +153,7 @@ class SwitchaggManager(Manager):  # type: ignore[misc]
     own has kernels for CUDA alone; and its DDP goes on after an error that is known before a bucket is summed."""
 
     def allreduce(self, tensor: torch.Tensor, should_quantize: bool = False, *args: Any, **kwargs: Any) -> dist.Work:
-        """As torchft's. Raises ValueError for should_quantize if the group has no codec."""
+        """Sum as torchft's own manager does. Raises ValueError for should_quantize if the group has no codec."""
         group = self._pg
         if should_quantize and not isinstance(group, ProcessGroupSwitchagg):
             raise ValueError(

@@ -187,7 +187,7 @@ class Exchange:
         return index in self._gradients
 
     def busy(self) -> list[int]:
-        """All such parameters."""
+        """The parameters that are busy."""
         return sorted(self._gradients)
 
     def ready(self, index: int) -> None:

@@ -72,9 +72,9 @@ class Records(NamedTuple):
 
 @dataclass(frozen=True)
 class AttachOptions:
-    """find_unused_parameters: whether some parameters may get no gradient in an iteration: costs one small call, and
-    such ones are then left as DDP leaves them; False: they take part with zeros. share_parameters: give all ranks rank
-    0's parameters and buffers first. elementwise_optimizer: the optimizer isn't PyTorch's, but treats each parameter by
+    """find_unused_parameters: some parameters may get no gradient in an iteration; they are left as DDP leaves them,
+    which costs one small call. If it is False, they take part with zeros. share_parameters: all ranks first get rank
+    0's parameters and buffers. elementwise_optimizer: the optimizer isn't PyTorch's, but treats each parameter by
     itself. tuning_log: where rank 0 writes what "bytescheduler:tune=15" tried, as CSV. Raises ValueError.
     """
 
@@ -188,7 +188,7 @@ class PriorityHandle:
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within it, backward passes only add up gradients; the next one outside sums them over the ranks."""
+        """Inside this context, backward passes only add up gradients; the next one outside sums them over the ranks."""
         before, self._paused = self._paused, True
         try:
             yield

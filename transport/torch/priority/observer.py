@@ -73,7 +73,7 @@ class Observer:
         self._gradients[parameter] = now_ns
 
     def iteration_ends(self) -> None:
-        """All gradients there will be are there."""
+        """No further gradient of this iteration will come."""
         self._iterations.append((dict(self._calls), self._forward_end_ns, dict(self._gradients)))
 
     # ---- results

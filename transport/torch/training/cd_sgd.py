@@ -28,14 +28,14 @@ Compressor = Callable[[torch.Tensor, dist.ProcessGroup], tuple[torch.Tensor, Any
 
 
 def exact(values: torch.Tensor, group: dist.ProcessGroup) -> tuple[torch.Tensor, Any]:
-    """The compressor that doesn't: every value in full."""
+    """A compressor that leaves every value as it is."""
     coded = values.clone()
     return coded, dist.all_reduce(values, group=group, async_op=True)
 
 
 @dataclass(frozen=True)
 class CdSgd(OdSgd):
-    """period: k; 1: every step in full, as OD-SGD. codec, compressor: of the other steps, at most one of them."""
+    """period: k; with 1 every step is full, as in OD-SGD. codec or compressor: for the other steps; not both."""
 
     name = "cd_sgd"
     label = "CD-SGD"

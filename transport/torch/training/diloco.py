@@ -1,4 +1,4 @@
-"""DiLoCo: H steps of one's own; how far they led, averaged, is the gradient of an outer optimiser.
+"""DiLoCo: each rank takes H steps alone; the mean of their changes is the gradient of an outer optimiser.
 
     every H steps:  delta_i = w0 - w_i;  w0 <- outer(w0, sum(delta) / n);  w_i <- w0
 

@@ -19,7 +19,7 @@ from transport.torch.training.training_method import AttachedMethod, TrainingMet
 
 @dataclass(frozen=True)
 class DPsgd(TrainingMethod):
-    """Has no options."""
+    """This method has no options."""
 
     name = "dpsgd"
     label = "D-PSGD"

@@ -1,4 +1,4 @@
-"""Local SGD: H steps of one's own, then the mean of all ranks' parameters.
+"""Local SGD: each rank takes H steps alone, then all take the mean of their parameters.
 
     w_i <- w_i - step(g_i);   every H steps: w_i <- sum(w) / n
 

@@ -38,7 +38,7 @@ class OdSgd(TrainingMethod):
 
 
 class OneStepDelay(AttachedMethod):
-    """In flight is at most the sum of the last step's gradients."""
+    """At most the sum of the last step's gradients is in flight."""
 
     def __init__(self, method: OdSgd, replica: Replica) -> None:
         super().__init__(method, replica)

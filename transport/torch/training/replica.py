@@ -105,7 +105,7 @@ class Replica:
         return cast("Compression | None", getattr(self.group, "compression", None))
 
     def use_codec(self, spec: CodecSpec) -> None:
-        """Sums of gradients and differences go through it from now on. It raises ValueError for too many ranks."""
+        """From now on sums of gradients and differences go through this codec. Raises ValueError for too many ranks."""
         self._coded = CodedCollectives(spec, self.group)
 
     def check_group(self, exactly: str) -> None:

@@ -1,7 +1,7 @@
 """Streaming DiLoCo: the model in F fragments, each with a round of its own, which travels while ranks go on computing.
 
-Every H/F steps it is the next fragment's turn: sent delay steps before, it is applied then, to parameters that have
-moved on: w_i <- (1 - mix) w0 + mix w_i. Fragments are runs of parameters, of about equal size. Buffers with floats are
+Every H/F steps the next fragment is applied. It was sent `delay` steps before, and parameters have changed since, so
+w_i <- (1 - mix) w0 + mix w_i. Fragments are runs of parameters, of about equal size. Buffers with floats are
 averaged when the last fragment is applied. Douillard et al., *Streaming DiLoCo with overlapping communication*, 2025.
 """
 

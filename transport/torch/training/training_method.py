@@ -44,7 +44,7 @@ class TrainingMethod(ABC):
 
     @property
     def round_steps(self) -> int:
-        """After so many steps what happens is the same again."""
+        """The number of steps after which the method's actions repeat."""
         return 1
 
     def __post_init__(self) -> None:
@@ -164,7 +164,7 @@ class AttachedMethod(ABC):
         return {**state, "codec": codec_state(self._replica.compression)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load it after the model's and the optimiser's. Another method's, options' or model's raises ValueError."""
+        """Load a state of `state_dict`, after those of model and optimiser. Raises ValueError if they don't match."""
         if state["method"] != str(self._method):
             raise ValueError(f"{self._replica.what}: the state is of {state['method']}, this is {self._method}")
         self._replica.step = state["steps"]
