@@ -1,15 +1,26 @@
 """A switch as its workers meet it, packet by packet; passes on any that keeps the rules of switchagg/PROTOCOL.md.
 
     pytest examples/packet_test                     # the fastest data plane here
-    pytest examples/packet_test --dataplane p4      # the P4 program, or the one that SWITCHAGG_P4_PROGRAM names
+    pytest examples/packet_test --dataplane all     # each that can run here
     pytest examples/packet_test --switch tcp://10.0.0.1:5555    # one that runs somewhere
 
-docs/packet-tests.md goes through it, and plants a fault.
+Change `my_sequence` first. docs/packet-tests.md goes through it, and plants a fault.
 """
 
 import pytest
 
 from switchagg.testing import BROADCAST, DROP, REPLY, encode
+
+
+def my_sequence(job):
+    """What the ranks send, in this order: (rank, packet). Change it to a sequence of your own."""
+    for chunk in range(3):
+        for rank in range(2):
+            yield rank, job.contribution(rank, chunk, values=[10 * rank + 1, chunk])
+
+
+def test_my_sequence_under_faults(under_faults):
+    under_faults(my_sequence, workers=2, elements=2, window=1)
 
 
 def test_the_last_contribution_brings_everybody_the_sum(job):
@@ -74,7 +85,7 @@ def test_bytes_that_are_no_packet_are_counted(job):
 
 
 def test_packets_of_scapy(job):
-    layers = pytest.importorskip("switchagg_scapy", reason="needs scapy, and tools/scapy on PYTHONPATH")
+    layers = pytest.importorskip("switchagg_scapy", reason="pip install scapy, then: switchagg examples scapy")
     two = job(workers=2, elements=2)
     numbers = {"job": two.config.job_id, "generation": two.config.generation, "slot": two.config.slots[0]}
     two.send(rank=0, packet=layers.Chunk(**numbers, rank=0, values=[1, -2]))

@@ -1,6 +1,6 @@
 """The reference switch behind the data-plane contract: bytes in, bytes out, one packet at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -12,12 +12,12 @@ from switchagg.wire import Bundle, decode, encode, job_of
 
 
 class ReferencePlane:
-    """`Aggregator` on bytes. slots: how many; elements: the largest E it holds."""
+    """`Aggregator` on bytes. slots: how many; elements: the largest E it holds. rule: another Aggregator."""
 
     name = "reference"
 
-    def __init__(self, slots: int, elements: int) -> None:
-        self._aggregator = Aggregator(slots, elements)
+    def __init__(self, slots: int, elements: int, rule: Callable[[int, int], Aggregator] = Aggregator) -> None:
+        self._aggregator = rule(slots, elements)
         self._owned: dict[int, JobConfig] = {}
         self.counters = self._aggregator.counters
 

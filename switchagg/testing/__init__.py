@@ -12,6 +12,7 @@ from switchagg.wire import Op, Packet, Route, decode, encode
 from transport.testing.jobs import ANY, Job, Unexpected
 from transport.testing.joined import JoinedSwitch
 from transport.testing.packets import describe, difference
+from transport.testing.sequences import UnderFaults
 from transport.testing.switches import Port, Switch, SwitchUnderTest
 
 DROP, REPLY, BROADCAST, UP, RESEND = Verdict
@@ -36,6 +37,7 @@ __all__ = [
     "StreamConfig",
     "Switch",
     "SwitchUnderTest",
+    "UnderFaults",
     "Unexpected",
     "Verdict",
     "decode",

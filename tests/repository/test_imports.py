@@ -66,7 +66,12 @@ HOMES: dict[str, tuple[str, ...]] = {
     "lark": ("p4/p4vm/front/",),
     "pcpp": ("p4/p4vm/front/preprocess.py",),
     "scapy": ("tools/scapy/",),
-    "pytest": ("transport/testing/fixtures.py", "transport/testing/vector_files.py", "examples/packet_test/"),
+    "pytest": (
+        "transport/testing/fixtures.py",
+        "transport/testing/vector_files.py",
+        "examples/packet_test/",
+        "examples/p4/",
+    ),
     "grpc": ("p4/p4vm/p4runtime/",),
     "google": ("p4/p4vm/p4runtime/",),
     "p4": ("p4/p4vm/p4runtime/",),

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from switchagg.aggregator import Verdict
+from switchagg.dataplane.p4.plane_traffic import SAYS
 from switchagg.errors import DecodeError, SwitchaggError
 from switchagg.job import JobConfig
 from switchagg.wire import HEADER_BYTES, Op, Packet, Route, Values, decode, encode, givers, kind_of
@@ -47,8 +48,18 @@ class _SentPacket:
     counted: str
 
     def __str__(self) -> str:
-        counted = f"; the switch counted it as {self.counted}" if self.counted else ""
+        counted = f"; the switch counted it as {self.counted}{_rule_of(self.counted)}" if self.counted else ""
         return f"rank {self.rank} sent: {describe(self.data)}{counted}"
+
+
+def _rule_of(counter: str) -> str:
+    return f" ({SAYS[counter]})" if counter in SAYS else ""
+
+
+def _rule_of_field(line: str) -> str:
+    """The rule that says what a field of a result is, from a line that names the field first."""
+    name = line.split()[0].partition("[")[0]
+    return {"value": "S4: the sums", "MARKED": "G3: the mark"}.get(name, "S6: the header of a result")
 
 
 class Job:
@@ -116,12 +127,13 @@ class Job:
         """Check what the switch did with the packet sent last: who got what (S5, S6, H3), and that nobody got more.
 
         values: of the results, one for all or one each, or ANY; not for DROP. counted: the counter that has to have
-        counted it, like "absorbed" or "drop_generation". fields: of the result, where they aren't those of the packet
-        sent, like `marked`. Raises Unexpected. RESEND is about another packet than the one sent: `expect_packets`.
+        counted it, like "absorbed" or "drop_generation", of a switch that says what it counts. fields: of the result,
+        where they aren't those of the packet sent, like `marked`. Raises Unexpected. RESEND is about another packet
+        than the one sent: `expect_packets`.
         """
         __tracebackhide__ = True
         if verdict is Verdict.DROP:
-            self._check({}, "DROP: nothing for anybody", counted)
+            self._check({}, "DROP: nothing for anybody (S5)", counted)
             return
         last = self._last_packet()
         try:
@@ -139,7 +151,7 @@ class Job:
             port, rank = self.parent
             self._check(
                 {port: self._expected(replace(packet, rank=rank), values, verdict)},
-                "UP: the sum, to the parent",
+                "UP: the sum, to the parent (H3)",
                 counted,
             )
             return
@@ -149,18 +161,19 @@ class Job:
             for rank in ([last.rank] if alone else range(len(self.workers)))
         }
         who = f"rank {last.rank} alone" if alone else "every rank"
-        self._check(results, f"{verdict.name}: a result for {who}", counted)
+        self._check(results, f"{verdict.name}: a result for {who} (S5)", counted)
 
     def expect_nothing(self, counted: str = "") -> None:
         """Check that nobody got anything. counted: as of `expect`."""
         __tracebackhide__ = True
-        self._check({}, "nothing for anybody", counted)
+        self.expect_packets({}, counted=counted)
 
     def expect_packets(self, packets: Mapping[int, Packet | SupportsBytes], *, counted: str = "") -> None:
         """Check that these ranks got one packet each, bit for bit, and that nobody got more."""
         __tracebackhide__ = True
         expected = {self.workers[rank]: _Expected(bytes_of(packet)) for rank, packet in packets.items()}
-        self._check(expected, f"a packet each for ranks {', '.join(map(str, packets))}", counted)
+        ranks = f"a packet each for ranks {', '.join(map(str, packets))}" if packets else "nothing for anybody"
+        self._check(expected, ranks, counted)
 
     def evict(self) -> None:
         """The switch forgets the job (S8); the sockets stay open."""
@@ -205,12 +218,13 @@ class Job:
                 if received is None:
                     faults.append(f"{name}: nothing came, expected {describe(wanted.data)}")
                 elif lines := wanted.difference(received):
-                    faults += [f"{name} received: {describe(received)}", *(f"    {line}" for line in lines)]
+                    faults.append(f"{name} received: {describe(received)}")
+                    faults += [f"    {line}  ({_rule_of_field(line)})" for line in lines]
             while (received := port.receive(0)) is not None:
                 faults.append(f"{name}: unexpected {describe(received)}")
         last = self._last
-        if counted and last is not None and last.counted != counted:
-            faults.append(f"the counter {counted} should have counted it")
+        if counted and last is not None and last.counted and last.counted != counted:
+            faults.append(f"the counter {counted} should have counted it{_rule_of(counted)}")
         if faults:
             raise Unexpected("\n".join([str(last or "nothing was sent"), f"expected {title}", *faults]))
 

@@ -37,6 +37,10 @@ class JoinedSwitch(SwitchUnderTest):
         self._members: dict[int, tuple[str, list[ControlClient]]] = {}
         self._news_s: dict[int, float] = {}
 
+    @property
+    def title(self) -> str:
+        return self.control
+
     def admit(
         self, job: JobConfig, addresses: Sequence[Address], parent: tuple[Address, int] | None = None
     ) -> JobConfig:

@@ -100,4 +100,4 @@ def difference(expected: bytes, received: bytes) -> list[str]:
     lines = [
         f"{name:<14} expected {wanted.get(name, 'nothing')}, received {actual.get(name, 'nothing')}" for name in listed
     ]
-    return lines + ([f"and {len(values) - SHOWN_MOST} more values"] if len(values) > SHOWN_MOST else [])
+    return lines + ([f"value[…]       and {len(values) - SHOWN_MOST} more"] if len(values) > SHOWN_MOST else [])

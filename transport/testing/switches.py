@@ -9,18 +9,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, SupportsBytes
 
 from switchagg.aggregator import SlotView
+from switchagg.dataplane.contract import DataPlane
+from switchagg.dataplane.p4.p4_plane import P4Plane
+from switchagg.dataplane.self_test import Choice
+from switchagg.dataplane.xdp import XdpPlane
 from switchagg.errors import SwitchaggError
 from switchagg.job import Address, JobConfig, StreamConfig
 from switchagg.wire import Packet
-from transport.contracts.switch_host import Uplink
-from transport.switch.daemon_options import AUTO, LOOPBACK, DaemonOptions
-from transport.switch.switch_endpoints import SwitchEndpoint
+from transport.contracts.switch_host import RunningHost, Uplink
+from transport.links.udp_link import UdpLink
+from transport.switch.daemon_options import AUTO, LOOPBACK, XDP, DaemonOptions
+from transport.switch.switch_endpoints import ChosenPlane, endpoint_of
 from transport.testing.jobs import Job
 from transport.testing.packets import bytes_of, describe
+from transport.testing.verdict_table import PacketTally
 
 COUNTED_S = 5.0
 """How long a switch may take to count a packet: longer than a busy machine pauses."""
@@ -30,6 +37,9 @@ RESULT_S = 1.0
 
 QUIET_S = 0.05
 """How long is waited for what should not come, from a switch that doesn't say what it has counted."""
+
+LOG_MOST = 8
+"""Lines of the log that a report shows: the last."""
 
 _OF_RESULTS = ("drop_queue_full", "drop_pool", "ecn_marked")
 """Counters of a switch's loop that count no packet that came."""
@@ -74,6 +84,7 @@ class Port:
             host, port = self.switch.address
             raise SwitchaggError(f"nobody receives packets at {host}:{port}: has the switch ended?") from error
         self.tos = next((raw[0] for _, _, raw in ancillary), 0)
+        self.switch.tally.packets_out += 1
         return data
 
     def close(self) -> None:
@@ -89,8 +100,14 @@ class SwitchUnderTest(ABC):
 
     address: Address
 
+    @property
+    def title(self) -> str:
+        """Its name in the table of verdicts."""
+        return type(self).__name__
+
     def __init__(self) -> None:
         self.log: list[str] = []
+        self.tally = PacketTally()
         self._jobs: dict[int, JobConfig] = {}
         self._ending = ExitStack()
 
@@ -158,6 +175,12 @@ class SwitchUnderTest(ABC):
         counted it, "" if the switch doesn't say. Raises SwitchaggError if it doesn't take it."""
         before = _of_packets(self.counters())
         port.send(packet, tos)
+        counted = self._counted(before, packet)
+        self.tally.note(bytes_of(packet), counted)
+        return counted
+
+    def _counted(self, before: dict[str, int], packet: Packet | SupportsBytes) -> str:
+        """The counter that has grown since `before`, as soon as one has."""
         if not before:
             time.sleep(QUIET_S)
             return ""
@@ -174,7 +197,10 @@ class SwitchUnderTest(ABC):
             counted = [f"{name} {number}" for name, number in sorted(_of_packets(self.counters()).items()) if number]
         except SwitchaggError as error:
             counted = [str(error)]
-        return "\n".join([*self.log, f"counters: {', '.join(counted) or 'none'}"])
+        lines = (
+            [f"{len(self.log) - LOG_MOST} earlier lines", *self.log[-LOG_MOST:]] if self.log[LOG_MOST:] else self.log
+        )
+        return "\n".join([*lines, f"counters: {', '.join(counted) or 'none'}"])
 
     def close(self) -> None:
         """Evict all jobs, close all ports; again is allowed."""
@@ -196,20 +222,46 @@ class Switch(SwitchUnderTest):
     """A switch of ours in this process, without a controller: a data plane and its event loop on a UDP socket.
 
     dataplane: a name of `switchagg.dataplane.plane_kinds`, or "auto", the fastest that passes its self-test;
-    `dataplane` is what it became. slots, elements: its memory, in slots and int32 values of each. address: port 0 takes
-    any. log: what the loop said. Raises SwitchaggError for what can't be.
+    `dataplane` is what it became. "xdp" is the kernel's program, run for each packet by BPF_PROG_TEST_RUN, not attached
+    to an interface. program: a P4 program, which the data plane p4 runs. slots, elements: its memory, in slots and
+    int32 values of each. address: port 0 takes any. log: what the loop said. Raises SwitchaggError for what can't be.
     """
 
     def __init__(
-        self, dataplane: str = AUTO, *, slots: int = 64, elements: int = 32, address: Address = (LOOPBACK, 0)
+        self,
+        dataplane: str = AUTO,
+        *,
+        program: Path | str = "",
+        slots: int = 64,
+        elements: int = 32,
+        address: Address = (LOOPBACK, 0),
     ) -> None:
         super().__init__()
+        dataplane = "p4" if program else dataplane
         options = DaemonOptions(bind_data=address, dataplane=dataplane, slots=slots, elements=elements)
-        end: SwitchEndpoint = options.kind.opener("switch")(options, self.log.append, self._note_failure)
-        self._host = end.host
+        if program or dataplane == XDP:
+            plane = self._plane_in_process(Path(program) if program else None, slots, elements)
+            end = endpoint_of(UdpLink(address), ChosenPlane(Choice(dataplane, {}), plane), self._note_failure)
+        else:
+            end = options.kind.opener("switch")(options, self.log.append, self._note_failure)
+        self._host: RunningHost = end.host
         self.address, self.dataplane = end.address, end.choice.name
+        self.program = program and Path(*Path(program).parts[-2:]).as_posix()
         self._host.start()
         self._ending.callback(self._host.stop)
+
+    def _plane_in_process(self, program: Path | None, slots: int, elements: int) -> DataPlane:
+        if program is None:
+            plane = XdpPlane(slots, elements)
+            self._ending.callback(plane.close)
+            return plane
+        running = P4Plane(slots, elements, program=program)
+        running.prepare()
+        return running
+
+    @property
+    def title(self) -> str:
+        return self.program or self.dataplane
 
     def admit(
         self, job: JobConfig, addresses: Sequence[Address], parent: tuple[Address, int] | None = None

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from switchagg.dataplane.plane_kinds import DATAPLANES
-from switchagg.errors import SwitchaggError
+from switchagg.errors import JobError, SwitchaggError
 from transport.switch.daemon_options import AUTO
-from transport.testing.fixtures import control_of, dataplanes_of
+from transport.testing.fixtures import control_of, dataplanes_of, may_skip
 from transport.testing.jobs import Unexpected
-from transport.testing.vectors import run_live, suits
+from transport.testing.switches import SwitchUnderTest
+from transport.testing.vectors import live_target, run_vector, suits
 
 FIRST_LINE = "switch"
 
@@ -46,9 +47,20 @@ class VectorItem(pytest.Item):
 
     text: str
     control: str | None
+    switch: SwitchUnderTest | None = None
+    """The one it ran on."""
 
     def runtest(self) -> None:
-        run_live(self.text, self.name, self.path.name, self.control)
+        target = live_target(self.name, self.control)
+        try:
+            run_vector(self.text, target, self.path.name)
+        except JobError as error:
+            if target.switch is not None or not may_skip(self.config):
+                raise
+            pytest.skip(str(error))
+        finally:
+            self.switch = target.switch
+            target.close()
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: object = None) -> str:
         if isinstance(excinfo.value, Unexpected | SwitchaggError):

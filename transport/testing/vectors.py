@@ -202,18 +202,14 @@ def run_vector(text: str, target: VectorTarget, name: str = "") -> int:
     return packets
 
 
-def run_live(text: str, dataplane: str, name: str = "", control: str | None = None) -> int:
-    """`run_vector` over UDP: on loopback, against a switch of ours with this data plane, or against that of a control
-    address, "tcp://host:port"."""
+def live_target(dataplane: str, control: str | None = None) -> LiveTarget:
+    """For `run_vector` over UDP: on loopback, a switch of ours with this data plane, or that of a control address,
+    "tcp://host:port"."""
 
     def make(slots: int, elements: int) -> SwitchUnderTest:
         return Switch(dataplane, slots=slots, elements=elements) if control is None else JoinedSwitch(control)
 
-    target = LiveTarget(make)
-    try:
-        return run_vector(text, target, name)
-    finally:
-        target.close()
+    return LiveTarget(make)
 
 
 def suits(text: str, dataplane: str) -> bool:

@@ -1,4 +1,4 @@
-"""`switchagg init`: a scenario and a training script to start from, or a scenario of one's own model and network."""
+"""`switchagg init`: a scenario and a training script to start from, a scenario of one's own model, or packet tests."""
 
 from __future__ import annotations
 
@@ -41,27 +41,40 @@ def init(
     ] = "",
     workers: Annotated[int, typer.Option(min=0, max=4096, help="The number of workers; 0: as the template says")] = 0,
     rate: Annotated[str, typer.Option(metavar="RATE", help="The rate of each worker's link, like 25Gb/s")] = "",
+    packet_tests: Annotated[
+        bool, typer.Option("--packet-tests", help="Write tests of a switch, packet by packet, and a P4 program")
+    ] = False,
 ) -> None:
     """Write a scenario and a training script to start from.
 
     They are mine.toml and train.py, and it prints how to run them. With `--model` the scenario has that model in place
-    of real training. Files that exist are never overwritten.
+    of real training. With `--packet-tests` it writes tests of a switch in place of both: pytest sends packets to a live
+    switch, and to a P4 program of yours. Files that exist are never overwritten.
 
     **Examples**
 
     `switchagg init first`
 
     `switchagg init mine --model resnet50 --workers 16 --rate 25Gb/s`
+
+    `switchagg init mine --packet-tests`
     """
+    if packet_tests and (model or workers or rate):
+        stop("--packet-tests writes no scenario: leave --model, --workers and --rate out", EXIT_USAGE)
     with outcomes():
+        from emulation.cli.start.packet_tests import next_steps, texts_of
         from emulation.cli.start.shipped import shipped, text_for
 
+        if packet_tests:
+            _write(texts_of(folder))
+            typer.echo(next_steps(folder))
+            return
         scenario, script = folder / SCENARIO, folder / SCRIPT
         template = (_MODEL_TEMPLATE if model else _TEMPLATE).read_text(encoding="utf-8")
         texts = {scenario: _with_values(template, _topology_values(workers, rate) | _model_value(model, folder))}
         if not model:
             texts[script] = text_for(shipped()["train_ddp.py"], SCRIPT)
-        _write(folder, texts)
+        _write(texts)
         says = _NEXT_WITH_MODEL if model else _NEXT
         typer.echo(says.format(scenario=shlex.quote(str(scenario)), script=shlex.quote(str(script)), model=model))
 
@@ -110,16 +123,16 @@ def _with_values(template: str, values: dict[str, str]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _write(folder: Path, texts: dict[Path, str]) -> None:
-    """Writes new files into `folder`. Raises RunFailed, and writes none, if one of them exists."""
+def _write(texts: dict[Path, str]) -> None:
+    """Writes new files, and their folders. Raises RunFailed, and writes none, if one of them exists."""
     from emulation.scenario.errors import RunFailed
 
     for path in texts:
         if path.exists() or path.is_symlink():
             raise RunFailed(f"{path} is there already, nothing was written; another folder: switchagg init FOLDER")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     except OSError as error:
         why = f"{error.filename}: cannot be written ({error.strerror})"

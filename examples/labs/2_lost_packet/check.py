@@ -16,8 +16,6 @@ LOST_RESULT = (1, 0)
 VERDICTS = {"reply": "REPLY", "broadcast": "BROADCAST"}
 """Counters of the switch and their verdicts; all other counters count drops."""
 
-UNKNOWN_SENDER = "S1: it isn't taken for one of job 1's, the first that is wrong is its {}"
-
 
 class Story:
     """The events so far. have: (rank, chunk) of results that arrived; counted: each packet's counter, in order."""
@@ -83,7 +81,7 @@ def faults_of(job: Job, packets: list[tuple[Any, str]]) -> list[str]:
             return [f"{name}: {fault}"]
         counted = story.play(packet)
         verdict = VERDICTS.get(counted, "DROP")
-        why = SAYS.get(counted) or UNKNOWN_SENDER.format(counted.removeprefix("drop_"))
+        why = SAYS[counted]
         if verdict != predicted:
             return [f"{name}: you say {predicted}, the switch does {verdict}", why]
         if why.startswith("S1"):

@@ -11,6 +11,7 @@ jobs of which it isn't the root.
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from itertools import groupby, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,13 +52,13 @@ IDLE_ELEMENTS = 32
 """E of the program that counts unknown senders' packets before any job is there."""
 
 
-def missing() -> str:
+def missing(program: Path | None = None) -> str:
     """The packages that the engine lacks, in one line; "" if it lacks none."""
     lacking = [name for name in ("p4vm", "lark", "pcpp") if find_spec(name) is None]
     if lacking:
         return f"the P4 engine is missing ({', '.join(lacking)}): pip install 'switchagg[p4]'"
     try:
-        program_path()
+        program_path(program)
     except JobError as error:
         return str(error)
     return ""
@@ -66,20 +67,20 @@ def missing() -> str:
 class P4Plane(ProgramPlane["_Program"]):
     """A switch of `slots` slots; a program for each E of its jobs, up to 256.
 
-    backend: of the engine: auto, native or python. Raises JobError where the engine can't run: its parsing libraries
-    are missing, the programs are not installed.
+    backend: of the engine: auto, native or python. program: as of `program_path`. Raises JobError where the engine
+    can't run: its parsing libraries are missing, the programs are not installed.
     """
 
     name = "p4"
 
-    def __init__(self, slots: int, elements: int, *, backend: str = "auto") -> None:
-        if reason := missing():
+    def __init__(self, slots: int, elements: int, *, backend: str = "auto", program: Path | None = None) -> None:
+        if reason := missing(program):
             raise JobError(f"data plane p4: {reason}")
         super().__init__(slots, elements)
-        self._backend = backend
+        self._backend, self._path = backend, program
 
     def _start(self, variant: Variant) -> "_Program":
-        return _Program(variant, self._slots, self._backend)
+        return _Program(program_path(self._path, leaf=variant[1]), variant, self._slots, self._backend)
 
     def process(self, bundle: Bundle, port: int) -> list[Output]:
         outputs: list[Output] = []
@@ -112,9 +113,9 @@ class P4Plane(ProgramPlane["_Program"]):
 class _Program:
     """A program on an engine, and its control plane."""
 
-    def __init__(self, variant: Variant, slots: int, backend: str) -> None:
-        self._switch = _compiled(variant, slots, backend)
-        _check_objects(self._switch, leaf=variant[1])
+    def __init__(self, path: Path, variant: Variant, slots: int, backend: str) -> None:
+        self._switch = _compiled(path, variant[0], slots, backend)
+        _check_objects(self._switch, path, leaf=variant[1])
         self.control = PlaneControl(self._run, variant[0], slots, PORTS)
         self._headers: dict[tuple[int, int], Bundle] = {}
 
@@ -190,7 +191,7 @@ def _together(frames: Bundle, sizes: NDArray[np.uint32], receivers: NDArray[np.i
             yield Output(results, tuple(port for its, port in way if its == size))
 
 
-def _check_objects(switch: "ControlledSwitch", *, leaf: bool) -> None:
+def _check_objects(switch: "ControlledSwitch", path: Path, *, leaf: bool) -> None:
     """Raise JobError for a program without what the control plane of a switch fills and reads."""
     needed: list[tuple[ControlNames[Any], tuple[str, ...]]] = [
         (switch.tables, (ADDRESSES, JOBS, STREAMS, MEMBERS, WORKERS, *[PARENTS] * leaf)),
@@ -200,21 +201,20 @@ def _check_objects(switch: "ControlledSwitch", *, leaf: bool) -> None:
     if lacking := [f"{names.kind} {name}" for names, wanted in needed for name in wanted if not names.matches(name)]:
         more = f" (and {len(lacking) - 3} more)" if len(lacking) > 3 else ""
         raise JobError(
-            f"data plane p4: {program_path(leaf=leaf)} is no switch of this protocol: it has no "
+            f"data plane p4: {path} is no switch of this protocol: it has no "
             f"{', no '.join(lacking[:3])}{more}; start from switchagg/programs/v1model/switchagg.p4, "
             "or try a program of any kind with `switchagg p4 test` and `p4 run`"
         )
 
 
-def _compiled(variant: Variant, slots: int, backend: str) -> "ControlledSwitch":
+def _compiled(path: Path, elements: int, slots: int, backend: str) -> "ControlledSwitch":
     from p4vm.compile import compile_program
     from p4vm.control.controlled_switch import ControlledSwitch
     from p4vm.source import P4vmError
 
     try:
-        includes, (elements, leaf) = PROGRAMS / "v1model", variant  # what another program hasn't of its own
-        path, macros = program_path(leaf=leaf), defines(elements, slots)
-        engine = compile_program(path, backend=backend, includes=[includes], defines=macros)
+        includes = [PROGRAMS / "v1model"]  # what another program hasn't of its own
+        engine = compile_program(path, backend=backend, includes=includes, defines=defines(elements, slots))
     except P4vmError as error:
         raise JobError(f"data plane p4: {error}") from error
     return ControlledSwitch(engine)

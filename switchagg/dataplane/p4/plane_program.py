@@ -52,20 +52,22 @@ Run = Callable[[Sequence[str]], list[str]]
 """Carries out commands in the words of bmv2's command line; what each prints. Raises SwitchaggError."""
 
 
-def program_path(*, leaf: bool = False) -> Path:
-    """The program to run: $SWITCHAGG_P4_PROGRAM, or our own. What it includes and hasn't beside it is ours.
+def program_path(program: Path | None = None, *, leaf: bool = False) -> Path:
+    """The program to run: `program`, else $SWITCHAGG_P4_PROGRAM, else our own. What it includes and hasn't beside it
+    is ours.
 
-    leaf: below another switch. Raises JobError: it isn't there, or a leaf is asked for and the variable names a rule
-    of one switch.
+    leaf: below another switch. Raises JobError: it isn't there, or a leaf is asked for and the program has a rule of
+    one switch.
     """
-    named = os.environ.get(PROGRAM_VARIABLE, "")
+    named = str(program or os.environ.get(PROGRAM_VARIABLE, ""))
     if not named:
         return PROGRAMS / "v1model" / ("leaf.p4" if leaf else "switchagg.p4")
+    words = f"program {named}" if program else f"{PROGRAM_VARIABLE} is {named}"
     if leaf:
-        raise JobError(f"{PROGRAM_VARIABLE} is {named}: our program for switches below another may not fit its rule")
+        raise JobError(f"{words}: our program for switches below another may not fit its rule")
     path = Path(named).absolute()
     if not path.is_file():
-        raise JobError(f"{PROGRAM_VARIABLE} is {named}: there is no such file")
+        raise JobError(f"{words}: there is no such file")
     return path
 
 

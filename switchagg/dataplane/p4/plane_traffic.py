@@ -135,9 +135,25 @@ SAYS = {
     "reply": "S5: complete already, REPLY to the sender",
     "drop_duplicate": "S3, S4: its rank is in already, not added again",
     "drop_older": "S2: older than what the slot version holds",
+    "drop_early": "S2: further ahead than the next chunk of the slot version",
     "drop_generation": "S1: of an earlier generation",
     "drop_job": "S8: its job is evicted",
+    "drop_unknown_sender": "S1: no job has the address that it came from",
+    "drop_checksum": "P5: its UDP checksum is wrong",
+    "up": "H3: the last child's, the sums go UP to the parent",
+    "up_again": "H4: it asks for a result that the parent has not sent, the sums go UP again",
+    "drop_asked": "H4: it asks, and another child has asked already",
+    **{
+        f"drop_{field}": f"S1: not a packet of the job, the first that is wrong is its {field}"
+        for field in ("stream", "slot", "rank", "port", "owner", "elements")
+    },
+    **{
+        f"drop_{reason}": f"P6: not in the layout of a packet ({reason})"
+        for reason in ("short", "magic", "wire_version", "op", "flags", "length")
+    },
+    "drop_result": "S1: a result, and its sender is not the switch's parent",
 }
+"""Counter of a packet -> the rule that it follows from."""
 
 
 def traffic(shape: Shape, faults: TrafficFaults = USUAL, reference: Reference = Aggregator) -> Iterator[Step]:
