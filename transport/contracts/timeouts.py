@@ -1,6 +1,6 @@
 """Time-outs: one table of how long anything here waits, who sets it, and which must be longer than which.
 
-The page docs/timeouts.md has the table as `table` writes it. The places that wait own their numbers: `where` names
+The page docs/reference/timeouts.md has what can be set, as `table` writes it. The places that wait own their numbers: `where` names
 them, and tests compare. What users set is checked where it is known: see `short_for_fallback`.
 """
 
@@ -151,11 +151,13 @@ def inversions(time_outs: dict[str, TimeOut]) -> list[str]:
 
 
 def table(time_outs: tuple[TimeOut, ...]) -> str:
-    """The time-outs as a table in Markdown."""
-    rows = ["| time-out | seconds | set by | then | longer than |", "|---|---|---|---|---|"]
+    """The time-outs that are no constants, as a table in Markdown."""
+    rows = ["| time-out | seconds | set by | then |", "|---|---|---|---|"]
     for entry in time_outs:
+        if entry.set_by.startswith("constant"):
+            continue
         then = f"{entry.ends} ({entry.rule})" if entry.rule else entry.ends
-        rows.append(f"| {entry.name} | {entry.seconds:g} | {entry.set_by} | {then} | {' + '.join(entry.exceeds)} |")
+        rows.append(f"| {entry.name} | {entry.seconds:g} | {entry.set_by} | {then} |")
     return "\n".join(rows) + "\n"
 
 

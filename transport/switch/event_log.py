@@ -1,4 +1,4 @@
-"""EventLog: what a daemon logs, a line for each event: text for people, or JSON for programs (docs/monitoring.md).
+"""EventLog: what a daemon logs, a line for each event: text for people, or JSON for programs (docs/failures.md).
 
 A full disk or a reader that is gone ends no daemon: lines that can't be written are lost.
 """

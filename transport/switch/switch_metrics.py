@@ -1,4 +1,4 @@
-"""Metrics of a switch, made of a status answer when Prometheus asks (docs/monitoring.md).
+"""Metrics of a switch, made of a status answer when Prometheus asks (docs/failures.md).
 
 Labels have few values: names of counters, job ids, which the switch uses again, and ranks. Names of jobs and addresses
 of members are for those who hold a key (C14), whom HTTP doesn't know, so jobs are numbers here; `names` says otherwise.

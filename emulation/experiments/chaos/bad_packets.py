@@ -1,6 +1,6 @@
 """Bad packets: random bytes from a host that is no member; packets of the job again, or changed, as if from a member.
 
-What may be sent is what nobody without keys needs to fear (docs/failures.md): never a packet of the job's generation
+What may be sent is what nobody without keys needs to fear (docs/security.md): never a packet of the job's generation
 that its sender hasn't made.
 """
 
