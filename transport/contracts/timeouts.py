@@ -1,7 +1,7 @@
 """Time-outs: one table of how long anything here waits, who sets it, and which must be longer than which.
 
-The page docs/reference/timeouts.md has what can be set, as `table` writes it. The places that wait own their numbers: `where` names
-them, and tests compare. What users set is checked where it is known: see `short_for_fallback`.
+docs/reference/timeouts.md has what can be set, as `table` writes it. The places that wait own their numbers: `where`
+names them, and tests compare. What users set is checked where it is known: see `short_for_fallback`.
 """
 
 from dataclasses import dataclass
