@@ -1,4 +1,4 @@
-"""`switchagg bench …`: measurements beside their baselines. Definitions of every column: README.md in this folder."""
+"""`switchagg bench …`: measurements beside their baselines. Columns: emulation/experiments/bench/README.md."""
 
 from __future__ import annotations
 
