@@ -38,7 +38,7 @@ every rank. n: ranks, D: bytes.
 a broadcast from each rank, a reduce to each. Small tensors of one coalesced allreduce share a call, floats in rows of
 their own. Ranks whose collectives differ in kind, root, operation, type or size all get one error that names both
 sides, also where one of them is Gloo's. `SwitchProcessGroup.traffic.counts()` has the calls of each path, and
-docs/pytorch-features.md each call's path, as a test measured it.
+docs/reference/backend.md each call's path, as a test measured it.
 
 Without a codec, float sums have the error bound of `switchagg.codecs.fixed_point`. They don't depend on the order of
 packets: all ranks hold the same bits. Integer sums wrap like PyTorch's.

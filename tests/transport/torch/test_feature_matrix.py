@@ -1,6 +1,6 @@
-"""What each collective of torch.distributed is carried out by, found by calling it: docs/pytorch-features.md.
+"""What each collective of torch.distributed is carried out by, found by calling it: docs/reference/backend.md.
 
-`python tests/transport/torch/test_feature_matrix.py > docs/pytorch-features.md` writes the page again.
+`python -m tools.documents.reference backend` writes the page again.
 """
 
 import os
@@ -18,23 +18,26 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch_ranks import groups_per_thread, results
 
+from emulation.report.table_kit import markdown
+from tools.documents.reference import table
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
 
 N = 2
-PAGE = Path(__file__).parents[3] / "docs" / "pytorch-features.md"
-HEAD = """# What is ours, what is Gloo's, and what is refused
+PAGE = Path(__file__).parents[3] / "docs/reference/backend.md"
+HEAD = """# The PyTorch backend: what is ours, what is Gloo's, and what is refused
 
-Written by `python tests/transport/torch/test_feature_matrix.py`, which calls each of these on two ranks and asks
-`traffic` who carried it out; a test compares. *Ours* is the switch, or the host method; sizes are those of the tensor.
-Parameter servers only allreduce, and with `SWITCHAGG_METHOD=gloo` all but what is refused is Gloo's.
-[pytorch.md](pytorch.md) says why; [failures.md](failures.md) has what happens when a call fails.
+`python -m tools.documents.reference backend` calls each of these on two ranks and writes this page. *Ours* is the
+switch or the host method; a size is that of the tensor. Parameter servers only allreduce. With `SWITCHAGG_METHOD=gloo`
+all but what is refused is Gloo's. [Training](../training.md#what-works-with-pytorch) names the features of PyTorch
+that use these calls.
 
-| call | through the switch | host methods (`ring`) |
-|---|---|---|
+`all_reduce`, `reduce` and `reduce_scatter_tensor` go the same way:
+
 """
+WAYS = ("switch", "host methods")
 REFUSED = """
-What is refused, says why, on every rank that calls it:
+A refused call raises an error on every rank that makes it:
 
 """
 REDUCING = ("all_reduce", "reduce", "reduce_scatter_tensor")
@@ -186,7 +189,7 @@ def cells(rank: int) -> dict[str, tuple[str, str]]:
     for rows in zip(*map(reductions, REDUCING), strict=True):
         each = [called(act, rank) for _, act in rows]
         assert len({who for who, _ in each}) == 1, (rows[0][0], each)
-        found[f"{', '.join(f'`{call}`' for call in REDUCING)}: {rows[0][0]}"] = each[0]
+        found[rows[0][0]] = each[0]
     return found | {name: called(act, rank) for name, act in others()}
 
 
@@ -208,15 +211,17 @@ def page() -> str:
     for column in columns:
         assert column[0] == column[1], "ranks differ"
     names = list(columns[0][0])
-    rows = [f"| {name} | " + " | ".join(column[0][name][0] for column in columns) + " |" for name in names]
-    said = dict.fromkeys(f"- `{columns[0][0][name][1]}`" for name in names if columns[0][0][name][1])
-    return HEAD + "\n".join(rows) + "\n" + REFUSED + "\n".join(said) + "\n"
+    rows = [(name, *(column[0][name][0] for column in columns)) for name in names]
+    said = dict.fromkeys(f"- `{columns[0][0][name][1]}`\n" for name in names if columns[0][0][name][1])
+    reducing = len(list(reductions(REDUCING[0])))
+    first = "\n".join(markdown(("reduction", *WAYS), rows[:reducing]))
+    others = table(("other calls", *WAYS), rows[reducing:], "; ")
+    return "".join([HEAD, first, "\n\n", others, REFUSED, *said])
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_page_is_what_happens() -> None:
-    command = "python tests/transport/torch/test_feature_matrix.py > docs/pytorch-features.md"
-    assert PAGE.read_text() == page(), f"run: {command}"
+    assert PAGE.read_text() == page(), "run: python -m tools.documents.reference backend"
 
 
 if __name__ == "__main__":
