@@ -2,14 +2,18 @@
 
     python tools/fidelity_level_error.py [SCENARIO …] > table.md
 
-A line of Markdown for each scenario: the errors of an iteration's communication time, by method. What only packets
-describe is left out, and said. `docs/results/fidelity-levels.md` has the table.
+A line of Markdown for each scenario: the median and the largest error of an iteration's communication time, in per
+cent, over its methods and points. `docs/results/fidelity-levels.md` has the table.
 """
 
 import dataclasses
+import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 
+from emulation.report.table_kit import markdown
 from emulation.results.results import MethodResult
 from emulation.scenario.scenario import SHIPPED_FOLDER, Scenario, load_variants
 from emulation.scenario.scenario_tables import FLOW, FORMULA, PACKET
@@ -38,18 +42,17 @@ def communication_ms(result: MethodResult) -> float:
     return sum(record.communication_ns for record in counted) / len(counted) / 1e6
 
 
-def line(scenario: Scenario, where: str) -> str:
-    """All methods of a scenario that coarser levels have; the others are said."""
-    errors: dict[str, list[str]] = {FLOW: [], FORMULA: []}
+def errors(scenario: Scenario, where: str) -> dict[str, dict[str, float]]:
+    """Per cent by fidelity level and method; what only packets describe is left out, and said."""
+    found: dict[str, dict[str, float]] = {FLOW: {}, FORMULA: {}}
     for name in scenario.methods_for("sim"):
         if why := refusal(scenario, name, simulation_config(scenario, name)):
             print(f"{where}, {name}: packets only: {why}", file=sys.stderr)
             continue
         exact_ms, *others_ms = (communication_ms(run(scenario, name, level)) for level in (PACKET, FLOW, FORMULA))
-        flow, formula = (100 * (other_ms / exact_ms - 1) for other_ms in others_ms)
-        errors[FLOW].append(f"{name} {flow:+.2f} %".replace("-", MINUS))
-        errors[FORMULA].append(f"{formula:+.1f} %".replace("-", MINUS))
-    return f"| {where} | {', '.join(errors[FLOW])} | {', '.join(errors[FORMULA])} |"
+        for level, other_ms in zip((FLOW, FORMULA), others_ms, strict=True):
+            found[level][", ".join([f"`{name}`", *filter(None, [where])])] = 100 * (other_ms / exact_ms - 1)
+    return found
 
 
 def run(scenario: Scenario, name: MethodName, level: str) -> MethodResult:
@@ -57,14 +60,25 @@ def run(scenario: Scenario, name: MethodName, level: str) -> MethodResult:
     return run_method(shortened(scenario, level), name, Path(), lambda *_: None)
 
 
+def cells(found: Mapping[str, float]) -> list[str]:
+    """The median size of errors, and the largest error with its method."""
+    largest = max(found, key=lambda name: abs(found[name]))
+    shown = f"{found[largest]:+.1f} " + re.sub(":[^`]*", "", largest)  # without the method's options
+    return [f"{median(map(abs, found.values())):.2f}", shown.replace("-", MINUS)]
+
+
 def main() -> None:
-    """Writes the table, a line as soon as it is known."""
-    names = sys.argv[1:] or sorted(path.stem for path in SHIPPED_FOLDER.glob("*.toml"))
-    print("| scenario | flow | formula |\n|---|---|---|", flush=True)
-    for name in names:
+    """Writes the table, a line for each scenario as soon as it is known."""
+    print("\n".join(markdown(("scenario", "runs", "flow: median", "largest", "formula: median", "largest"), [])))
+    for name in sys.argv[1:] or sorted(path.stem for path in SHIPPED_FOLDER.glob("*.toml")):
+        found: dict[str, dict[str, float]] = {FLOW: {}, FORMULA: {}}
         for point, scenario in load_variants(SHIPPED_FOLDER / f"{name}.toml"):
-            where = ", ".join([name, *(f"{key.partition('.')[2]} = {value}" for key, value in point.items())])
-            print(line(scenario, where), flush=True)
+            where = ", ".join(f"{key.partition('.')[2]} = {value}" for key, value in point.items())
+            for level, by_method in errors(scenario, where).items():
+                found[level] |= by_method
+        if found[FLOW]:
+            row = [name, str(len(found[FLOW])), *cells(found[FLOW]), *cells(found[FORMULA])]
+            print(markdown(row, [])[0], flush=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def reproduce(
 
     Our numbers come from the papers' inputs alone: from virtual time, from the schedules' model or from counted bytes.
     A result *agrees* or *differs* by one rule for all, and says why it differs; it is *open* where too little of the
-    paper could be read. With names, it shows every cell, with source, conditions, error and order.
+    paper could be read. With names, it shows every cell, with source, conditions, inputs and error.
 
     **Examples**
 
@@ -57,5 +57,6 @@ def reproduce(
         show("", (name, *rest), [(row[0], *row[2:]) for row in reproduced_page.summary_rows(results)])
         for published, judgement in results if names else ():
             head = ("cell", f"paper, {published.unit}", "ours", "error")
-            show(f"{published.title} ({published.source})", head, reproduced_page.cell_rows(published, judgement))
+            show(published.title, head, reproduced_page.cell_rows(published, judgement))
+            console.print(*reproduced_page.facts(published), sep="\n", markup=False, highlight=False)
             console.print(reproduced_page.verdict_line(published, judgement), style="bold")

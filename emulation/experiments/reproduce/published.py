@@ -24,11 +24,10 @@ GAIN_LEAST, GAIN_MOST = 0.5, 2.0
 """Ours over the published gain of a speed-up, where the paper has one at all (more than READ)."""
 
 RULE = (
-    f"A result *agrees* if every judged cell is within {ERROR_MOST:.0%} of the paper's number, has between "
-    f"{GAIN_LEAST:g} and {GAIN_MOST:g} times the published gain where it is a speed-up, and any two cells of a series "
-    f"that the paper separates by more than {READ:.0%} are in the paper's order. Else it *differs*, and its file must "
-    "say why, with an experiment: its failing cells once more with that one thing changed, within the limit and never "
-    "judged. It is *open* where what we could read of the paper is not enough to run it."
+    f"A result *agrees* if each judged cell is within {100 * ERROR_MOST:g} % of the paper's number, a speed-up has "
+    f"{GAIN_LEAST:g} to {GAIN_MOST:g} times the published gain, and cells that the paper separates by more than "
+    f"{100 * READ:g} % are in its order. One that *differs* has an experiment: with one thing changed, its failing "
+    "cells are within the limit."
 )
 
 Role = Literal["judged", "calibrates", "shown", "experiment"]

@@ -19,7 +19,7 @@ def summary_rows(results: Sequence[Judged]) -> list[tuple[str, ...]]:
             published.title,
             judgement.verdict,
             str(len(judgement.errors)),
-            _percent(median(map(abs, judgement.errors.values())), sign=False) if judgement.errors else "-",
+            _median_error(judgement),
             _percent(judgement.worst) if judgement.errors else "-",
             "-" if math.isnan(judgement.tau) else f"{judgement.tau:.2f} of {judgement.pairs}",
         )
@@ -28,6 +28,38 @@ def summary_rows(results: Sequence[Judged]) -> list[tuple[str, ...]]:
 
 
 SUMMARY_HEAD = ("result", "what", "verdict", "judged", "median error", "worst", "order")
+
+
+def page_row(published: Published, judgement: Judgement) -> tuple[str, ...]:
+    """A row of the page under PAGE_HEAD: the judged cell that is furthest off stands for all."""
+    authors, *_, venue = published.paper.split(",")
+    first = min(published.cells, key=lambda cell: -round(abs(judgement.errors.get(cell.name, 0.0)), 2))
+    claim = f"[{published.title}](reproduced/{published.name}.svg)" if judgement.errors else published.title
+    return (
+        f"`{published.name}`",
+        f"{authors},{venue} {published.year}",
+        claim,
+        f"{_number(first.published)} {published.unit}",
+        _number(judgement.reproduced.get(first.name)),
+        _median_error(judgement),
+        judgement.verdict,
+    )
+
+
+PAGE_HEAD = ("result", "paper", "claim", "theirs", "ours", "median error", "verdict")
+
+
+def facts(published: Published) -> list[str]:
+    """Where the paper's numbers come from, and what of them went into ours: a line each."""
+    named = {
+        "paper": f"{published.paper}, {published.year}",
+        "source": published.source,
+        "conditions": published.conditions,
+        "inputs": published.inputs,
+        "calibrated on": published.calibration,
+        "read": published.reading,
+    }
+    return [f"{name}: {text}" for name, text in named.items() if text]
 
 
 def cell_rows(published: Published, judgement: Judgement) -> list[tuple[str, ...]]:
@@ -42,7 +74,7 @@ def verdict_line(published: Published, judgement: Judgement) -> str:
     """With the reason, or what is missing."""
     if judgement.verdict == "differs":
         return f"differs because {published.because}"
-    return f"open; missing: {published.missing}" if judgement.verdict == "open" else "agrees"
+    return f"stays open, as what could be read lacks {published.missing}" if judgement.verdict == "open" else "agrees"
 
 
 def _remark(cell: PublishedCell, judgement: Judgement) -> str:
@@ -50,6 +82,10 @@ def _remark(cell: PublishedCell, judgement: Judgement) -> str:
         return f"experiment: {_percent(judgement.reproduced[cell.name] / cell.published - 1)}"
     error = judgement.errors.get(cell.name)
     return {"shown": "not judged"}.get(cell.role, cell.role) if error is None else _percent(error)
+
+
+def _median_error(judgement: Judgement) -> str:
+    return _percent(median(map(abs, judgement.errors.values())), sign=False) if judgement.errors else "-"
 
 
 def _percent(share: float, *, sign: bool = True) -> str:

@@ -48,10 +48,16 @@ def _tables(document: dict[str, Any]) -> Iterator[tuple[str, list[str], list[lis
 
 
 def tables(document: dict[str, Any]) -> list[str]:
-    """The tables in Markdown."""
-    return [
-        line for title, heads, rows in _tables(document) for line in (f"### {title}", "", *markdown(heads, rows), "")
-    ]
+    """One table in Markdown: points off float32 by codec and place, bits of the busier direction; the page has all."""
+    heads, rows = ["codec", "bits", "gains below"], dict[str, list[str]]()
+    for (workload, workers), compared in places(document):
+        heads.append(f"{workload}, n = {workers}")
+        for row in compared:
+            name, accuracy, points, *_, below = _cells(document, row)[: len(HEADS)]
+            cells = rows.setdefault(row["codec"], [f"`{name}`", f"{max(row['up_bits'], row['down_bits']):.3g}", below])
+            cells += [""] * (len(heads) - 1 - len(cells))
+            cells.append(f"{accuracy} %" if row["codec"] == FLOAT32 else points)
+    return markdown(heads, [[*cells, *[""] * (len(heads) - len(cells))] for cells in rows.values()])
 
 
 def page(document: dict[str, Any], figures: Mapping[str, Figure]) -> str:
