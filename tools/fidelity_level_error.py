@@ -69,7 +69,7 @@ def cells(found: Mapping[str, float]) -> list[str]:
 
 def main() -> None:
     """Writes the table, a line for each scenario as soon as it is known."""
-    print("\n".join(markdown(("scenario", "runs", "flow: median", "largest", "formula: median", "largest"), [])))
+    print("\n".join(markdown(("scenario", "flow: median", "largest", "formula: median", "largest"), [])))
     for name in sys.argv[1:] or sorted(path.stem for path in SHIPPED_FOLDER.glob("*.toml")):
         found: dict[str, dict[str, float]] = {FLOW: {}, FORMULA: {}}
         for point, scenario in load_variants(SHIPPED_FOLDER / f"{name}.toml"):
@@ -77,7 +77,7 @@ def main() -> None:
             for level, by_method in errors(scenario, where).items():
                 found[level] |= by_method
         if found[FLOW]:
-            row = [name, str(len(found[FLOW])), *cells(found[FLOW]), *cells(found[FORMULA])]
+            row = [name, *cells(found[FLOW]), *cells(found[FORMULA])]
             print(markdown(row, [])[0], flush=True)
 
 

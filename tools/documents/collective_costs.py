@@ -1,12 +1,13 @@
 """What each collective takes in virtual time, beside the cost model: docs/results/collectives.md and its figure.
 
-`python -m tools.documents.collective_costs [FOLDER]` writes collectives.png and prints the tables, in two minutes.
+`python -m tools.documents.collective_costs [FOLDER]` writes both in two minutes.
 Deterministic: the same on every machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from emulation.report.figure_kit import STYLE
+from emulation.report.page_kit import insert_results
+from emulation.report.table_kit import markdown
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
 from emulation.sim.network.timing import time_allreduce
@@ -161,41 +164,34 @@ def size_text(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-def table(points: Sequence[CostPoint]) -> str:
-    """Measured milliseconds, and measured over model, as Markdown."""
-    sizes_bytes = (1024, 65_536, 1 << 20, 1 << 24)
-    lines = [
-        f"| {points[0].delay_ns / 1e6:g} ms per link | " + " | ".join(map(size_text, sizes_bytes)) + " |",
-        "|---|" + "---|" * len(sizes_bytes),
+def table(sweeps: Sequence[Sequence[CostPoint]]) -> list[str]:
+    """Milliseconds by method, delay and size, and how far the model is from them at most, as Markdown."""
+    sizes_bytes = (1024, 65_536, 1 << 20)
+    heads = [
+        f"{points[0].delay_ns / 1e6:g} ms: {size_text(size_bytes)}" for points in sweeps for size_bytes in sizes_bytes
     ]
+    rows = []
     for method in METHODS:
-        cells = []
-        for size_bytes in sizes_bytes:
-            cell_points = [point for point in points if (point.method, point.size_bytes) == (method, size_bytes)]
-            cells.append(
-                f"{1e3 * cell_points[0].measured_s:.2f} ({cell_points[0].measured_s / cell_points[0].model_s:.2f})"
-                if cell_points
-                else "-"
-            )
+        by_place = {
+            (each.delay_ns, each.size_bytes): each for each in itertools.chain(*sweeps) if each.method == method
+        }
+        shown = [by_place.get((delay_ns, size_bytes)) for delay_ns in DELAYS_NS for size_bytes in sizes_bytes]
+        most = max(abs(each.measured_s / each.model_s - 1) for each in shown if each is not None)
         name, comma, dtype = method.partition(",")
-        lines.append(f"| `{name}`{comma}{dtype} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        cells = ["-" if each is None else f"{1e3 * each.measured_s:.3g}" for each in shown]
+        rows.append([f"`{name}`{comma}{dtype}", *cells, f"{100 * most:.0f} %"])
+    return markdown(("method", *heads, "model off by"), rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The figure and the tables of docs/results/collectives.md")
-    parser.add_argument(
-        "folder", nargs="?", type=Path, default=Path("docs/results"), help="of collectives.md (default: docs/results)"
-    )
+    parser = argparse.ArgumentParser(description="The figure and the table of docs/results/collectives.md")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/results"), help="(default: docs/results)")
     folder = parser.parse_args().folder
     sweeps = [sweep(delay_ns) for delay_ns in DELAYS_NS]
-    ratios = routes(DELAYS_NS[0])
-    draw(sweeps, ratios).savefig(folder / "collectives.png", dpi=110)
-    for points in sweeps:
-        print(table(points) + "\n")
-    print("| workers | ring ÷ halving-doubling, virtual time | textbook |\n|---|---|---|")
-    for workers, measured, book in ratios:
-        print(f"| {workers} | {measured:.2f} | {book:.2f} |")
+    draw(sweeps, routes(DELAYS_NS[0])).savefig(folder / "collectives.png", dpi=110)
+    text = ["![Time by size at two delays, and ring over halving-doubling by workers](collectives.png)", ""]
+    text += table(sweeps)
+    insert_results(folder / "collectives.md", "python -m tools.documents.collective_costs", "\n".join(text) + "\n")
 
 
 if __name__ == "__main__":

@@ -27,13 +27,11 @@ HEAD = """# Published results, run again
 Do papers' results come out here under their own conditions? Of {count} results {agrees} agree with the paper,
 {differs} differ for a reason that an experiment shows, and {open} stay open, as too little of the paper could be read.
 
-`python -m tools.documents.reproduced` writes this page and its figures in a minute. The numbers come from virtual time,
-the model of schedules or counted bytes, so they are the same on every machine. `switchagg reproduce NAME` shows all
-cells of a result with source, conditions, inputs and calibration.
+`python -m tools.documents.reproduced` writes this page in a minute, the same on every machine. `switchagg reproduce
+NAME` shows all cells of a result with source, conditions, inputs and calibration.
 
-Our numbers are made from the paper's inputs alone, and a cell that calibrates a constant isn't judged. {rule}
-
-*Theirs* and *ours* are the judged cell with the largest error. The figure behind a claim has all cells.
+Ours are made from the paper's inputs alone. {rule} *Theirs* and *ours* are the judged cell with the
+largest error; the figure behind a claim has all cells.
 
 """
 
@@ -79,16 +77,16 @@ def svg(published: Published, judgement: Judgement) -> str:
 
 
 def page(results: Sequence[Judged]) -> str:
-    """The page: a row for each result, and why those differ or are open that do not agree."""
+    """The page: a row for each result, and why those differ that do."""
     verdicts = Counter(judgement.verdict for _, judgement in results)
     counts = {name: verdicts[name] for name in ("agrees", "differs", "open")}
     reasons = [
         f"- `{published.name}` {verdict_line(published, judgement)}."
         for published, judgement in results
-        if judgement.verdict != "agrees"
+        if judgement.verdict == "differs"
     ]
     rows = markdown(PAGE_HEAD, [page_row(*result) for result in results])
-    lines = [*rows, "", "## Results that differ or are open", "", *reasons]
+    lines = [*rows, "", *reasons]
     return HEAD.format(rule=RULE, count=len(results), **counts) + "\n".join(lines) + "\n"
 
 

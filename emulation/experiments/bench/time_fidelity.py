@@ -265,7 +265,7 @@ def write(built: dict[str, Any], out: Path, docs: Path | None) -> list[Path]:
     if docs is not None:
         guide = docs / "fidelity.md"
         image = "![Measured against predicted time, and the differences by method](fidelity.png)"
-        short = "\n".join([image, "", *lines(built), "", *short_table(built)]) + "\n"
+        short = "\n".join([image, "", *lines(built), "", *table(apart(built))]) + "\n"
         page_kit.insert_results(guide, "switchagg bench fidelity --docs", short)
         (docs / "fidelity.png").write_bytes(paths[1].read_bytes())
         paths += [guide, docs / "fidelity.png"]
@@ -333,29 +333,10 @@ def table(built: dict[str, Any]) -> list[str]:
     return text
 
 
-def short_table(built: dict[str, Any]) -> list[str]:
-    """Markdown: differences in per cent by method, rate and link; then all of what differs by more than BAND."""
-    valid = [pair for pair in built["pairs"] if pair["valid"] and pair["difference"] is not None]
-    heads = list(dict.fromkeys((values_text(pair["point"]), _carrier(pair["method"])) for pair in valid))
-    by_method: dict[str, dict[tuple[str, str], str]] = {}
-    for pair in valid:
-        places = by_method.setdefault(pair["method"].method, {})
-        difference = _signed(pair["difference"]).removesuffix(" %")
-        places[values_text(pair["point"]), _carrier(pair["method"])] = difference
-    points = list(dict.fromkeys(at for at, _ in heads))
-    heads.sort(key=lambda head: points.index(head[0]))
-    rows = [[f"`{method}`", *(places.get(head, "") for head in heads)] for method, places in by_method.items()]
-    apart = [
-        {key: value for key, value in pair.items() if not key.startswith("calibrated")}
-        for pair in built["pairs"]
-        if pair not in valid or abs(pair["difference"]) > BAND
-    ]
-    short = markdown(("difference, %", *(f"{at}: {link}" for at, link in heads)), rows)
-    return [*short, *(["", *table({"pairs": apart})] if apart else [])]
-
-
-def _carrier(method: MethodName) -> str:
-    return method.link or next(iter(links_of(method.method)), "tcp")  # Gloo names no link
+def apart(built: dict[str, Any]) -> dict[str, Any]:
+    """Those pairs alone that differ by more than BAND or are INVALID, without the costs of packets."""
+    pairs = [pair for pair in built["pairs"] if not pair["valid"] or abs(pair["difference"] or 0) > BAND]
+    return {"pairs": [{key: pair[key] for key in pair if not key.startswith("calibrated")} for pair in pairs]}
 
 
 def _with_costs(pair: Pair) -> tuple[str, str]:

@@ -19,7 +19,7 @@ def summary_rows(results: Sequence[Judged]) -> list[tuple[str, ...]]:
             published.title,
             judgement.verdict,
             str(len(judgement.errors)),
-            _median_error(judgement),
+            _percent(median(map(abs, judgement.errors.values())), sign=False) if judgement.errors else "-",
             _percent(judgement.worst) if judgement.errors else "-",
             "-" if math.isnan(judgement.tau) else f"{judgement.tau:.2f} of {judgement.pairs}",
         )
@@ -32,7 +32,7 @@ SUMMARY_HEAD = ("result", "what", "verdict", "judged", "median error", "worst", 
 
 def page_row(published: Published, judgement: Judgement) -> tuple[str, ...]:
     """A row of the page under PAGE_HEAD: the judged cell that is furthest off stands for all."""
-    authors, *_, venue = published.paper.split(",")
+    authors, *_, venue = published.paper.replace(" et al.", "").split(",")
     first = min(published.cells, key=lambda cell: -round(abs(judgement.errors.get(cell.name, 0.0)), 2))
     claim = f"[{published.title}](reproduced/{published.name}.svg)" if judgement.errors else published.title
     return (
@@ -41,12 +41,11 @@ def page_row(published: Published, judgement: Judgement) -> tuple[str, ...]:
         claim,
         f"{_number(first.published)} {published.unit}",
         _number(judgement.reproduced.get(first.name)),
-        _median_error(judgement),
         judgement.verdict,
     )
 
 
-PAGE_HEAD = ("result", "paper", "claim", "theirs", "ours", "median error", "verdict")
+PAGE_HEAD = ("result", "paper", "claim", "theirs", "ours", "verdict")
 
 
 def facts(published: Published) -> list[str]:
@@ -82,10 +81,6 @@ def _remark(cell: PublishedCell, judgement: Judgement) -> str:
         return f"experiment: {_percent(judgement.reproduced[cell.name] / cell.published - 1)}"
     error = judgement.errors.get(cell.name)
     return {"shown": "not judged"}.get(cell.role, cell.role) if error is None else _percent(error)
-
-
-def _median_error(judgement: Judgement) -> str:
-    return _percent(median(map(abs, judgement.errors.values())), sign=False) if judgement.errors else "-"
 
 
 def _percent(share: float, *, sign: bool = True) -> str:

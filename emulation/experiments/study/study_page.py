@@ -49,12 +49,13 @@ def _tables(document: dict[str, Any]) -> Iterator[tuple[str, list[str], list[lis
 
 def tables(document: dict[str, Any]) -> list[str]:
     """One table in Markdown: points off float32 by codec and place, bits of the busier direction; the page has all."""
-    heads, rows = ["codec", "bits", "gains below"], dict[str, list[str]]()
+    heads, rows = ["codec", "bits", "gains below, Gb/s"], dict[str, list[str]]()
     for (workload, workers), compared in places(document):
         heads.append(f"{workload}, n = {workers}")
         for row in compared:
-            name, accuracy, points, *_, below = _cells(document, row)[: len(HEADS)]
-            cells = rows.setdefault(row["codec"], [f"`{name}`", f"{max(row['up_bits'], row['down_bits']):.3g}", below])
+            name, accuracy, points, *_ = _cells(document, row)
+            bits, gbps = max(row["up_bits"], row["down_bits"]), (row["vanishes_bps"] or 0) / 1e9
+            cells = rows.setdefault(row["codec"], [f"`{name}`", f"{bits:.3g}", f"{gbps:.2g}" if gbps else "-"])
             cells += [""] * (len(heads) - 1 - len(cells))
             cells.append(f"{accuracy} %" if row["codec"] == FLOAT32 else points)
     return markdown(heads, [[*cells, *[""] * (len(heads) - len(cells))] for cells in rows.values()])

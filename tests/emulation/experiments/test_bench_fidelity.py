@@ -179,8 +179,6 @@ def test_the_docs_page_has_the_table_between_its_marks(tmp_path: Path, toy: Mach
     assert "old" not in once
     assert once.startswith(f"Before.\n\n{begin}\n")
     assert once.endswith(f"\n{end}\n\nAfter.\n")
-    assert "| difference, % | 100 Mb/s: tcp | 100 Mb/s: udp | 200 Mb/s: tcp | 200 Mb/s: udp |\n" in once
-    assert "| `ring` | +0.0 | +9.4 | +0.0 | +9.4 |\n" in once
     assert "| 200 Mb/s | `switch` |" in once  # differs by more than 5 %
     assert "| 200 Mb/s | `ring` |" not in once
     assert "| 100 Mb/s | `gloo` | 30.0 ms | 30.6 ms | +2.0 % | CPUs / were taken |" in once  # INVALID
