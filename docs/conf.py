@@ -33,7 +33,7 @@ MODULES_ALONE = re.compile(
 DECISIONS = "docs/decisions/README.md"
 PACKAGE_FOLDERS = ("switchagg", "p4/p4vm", "transport", "emulation")
 CAPTIONS = {
-    "Guides": r"docs/[^/]+\.md|(switchagg/programs|p4|(emulation/experiments|tools)/bench)/README\.md",
+    "Guides": r"docs/[^/]+\.md|(switchagg/programs|p4|emulation/experiments/bench)/README\.md",
     "Results": r"docs/results/.*\.md",
     "Labs": r"examples/labs/.*\.md",
     "Reference": r"api/(commands|index)\.md|docs/reference/.*\.md"

@@ -60,16 +60,16 @@ def run(scenario: Scenario, name: MethodName, level: str) -> MethodResult:
     return run_method(shortened(scenario, level), name, Path(), lambda *_: None)
 
 
-def cells(found: Mapping[str, float]) -> list[str]:
+def cell(found: Mapping[str, float]) -> str:
     """The median size of errors, and the largest error with its method."""
     largest = max(found, key=lambda name: abs(found[name]))
     shown = f"{found[largest]:+.1f} " + re.sub(":[^`]*", "", largest)  # without the method's options
-    return [f"{median(map(abs, found.values())):.2f}", shown.replace("-", MINUS)]
+    return f"{median(map(abs, found.values())):.2f} ({shown})".replace("-", MINUS)
 
 
 def main() -> None:
     """Writes the table, a line for each scenario as soon as it is known."""
-    print("\n".join(markdown(("scenario", "flow: median", "largest", "formula: median", "largest"), [])))
+    print("\n".join(markdown(("scenario", "flow: median (largest)", "formula: median (largest)"), [])))
     for name in sys.argv[1:] or sorted(path.stem for path in SHIPPED_FOLDER.glob("*.toml")):
         found: dict[str, dict[str, float]] = {FLOW: {}, FORMULA: {}}
         for point, scenario in load_variants(SHIPPED_FOLDER / f"{name}.toml"):
@@ -77,8 +77,7 @@ def main() -> None:
             for level, by_method in errors(scenario, where).items():
                 found[level] |= by_method
         if found[FLOW]:
-            row = [name, *cells(found[FLOW]), *cells(found[FORMULA])]
-            print(markdown(row, [])[0], flush=True)
+            print(markdown((name, cell(found[FLOW]), cell(found[FORMULA])), [])[0], flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from switchagg.native import library
 from tools.bench import engine_page, packet_engine
 from tools.bench.packet_engine import EngineCase, exponent
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs/results"
 
 
 def part_of(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def test_small_worlds_are_measured_and_shown(monkeypatch: pytest.MonkeyPatch, tm
     begin, end = "<!-- measured: written by `python -m tools.bench engine --docs` -->", "<!-- end -->"
     assert after.partition(begin)[0] == before.partition(begin)[0]
     assert after.partition(end)[2] == before.partition(end)[2]
-    assert "\nring, n = 2 " in after
+    assert "\nring, n = 2, 0.1 MB " in after
     assert figure.read_bytes().startswith(b"\x89PNG")
     page.write_text("without a place")
     with pytest.raises(RunFailed, match=r"has no place for the results"):

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from emulation.cli.main import app
 from emulation.experiments import pool
 from emulation.experiments.cells import CELLS, CellStore, version
-from emulation.experiments.study import codec_training, costs, study_plan, study_request, summary
+from emulation.experiments.study import codec_training, costs, study_page, study_plan, study_request, summary
 from emulation.experiments.study.probe import probe
 from emulation.experiments.study.wire_bytes import ELEMENTS, CountedCompression, WireTraffic
 from emulation.scenario.errors import RunFailed
@@ -111,6 +111,11 @@ def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, m
     document = json.loads((tmp_path / "cut" / "study.json").read_text())
     assert [row["codec"] for row in document["rows"]] == list(CODECS)
     assert all(row["ranks_alike"] and row["carried"] == 0 and row["seeds"] == 2 for row in document["rows"])
+    last = document["rows"][-1] | {"workers": 64, "points": -7.0}
+    heads, _, *table = study_page.tables(document | {"rows": [*document["rows"], last]})
+    assert (heads.count(", n = "), len(table)) == (2, len(CODECS))
+    assert [line.endswith(" |  |") for line in table] == [True] * (len(CODECS) - 1) + [False]
+    assert table[-1].split(" | ")[-1].startswith("-7.0")
 
 
 def test_what_a_run_has_started_ends_with_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
