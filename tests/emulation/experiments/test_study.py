@@ -68,7 +68,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(out: Path, *more: str) -> tuple[int, str]:
     words = [word for codec in CODECS for word in ("--codec", codec)]
     found = CliRunner().invoke(
-        app, ["study", "codecs", *words, "--seeds", "2", "--jobs", "1", "--out", str(out), *more]
+        app, ["study", "accuracy", *words, "--seeds", "2", "--jobs", "1", "--out", str(out), *more]
     )
     return found.exit_code, found.output
 
