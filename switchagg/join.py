@@ -81,7 +81,7 @@ class JobTerms(PacketTerms):
     priorities: tuple[int, ...] = ()
     """Class of each stream, 0 (most urgent) to 7 (W10); (): all are best effort."""
     codec: str = ""
-    """How sums of floats travel, as `switchagg.codecs.spec` reads it; "": through a switch in fixed point."""
+    """How sums of floats are coded, like `lanes8+ef`; "": in fixed point through a switch, not at all between hosts."""
     codec_seed: int = integer(0, 0, (1 << 63) - 1, "seed", "Seed of codecs that draw random numbers (F10)")
     split_calls: int = integer(
         0,
@@ -374,8 +374,7 @@ class LocalOptions:
     bind: str = ""
     """The rank's own IPv4 address, as others reach it; "": the one that faces the switch, or MASTER_ADDR."""
     token: str = field(default="", repr=False)
-    """The job's secret, the same on all ranks: sums are verified with a key that follows from it, and host methods'
-    ranks know each other by it; "": that of token_file, or else of SWITCHAGG_TOKEN or SWITCHAGG_TOKEN_FILE."""
+    """The ranks' secret, 16 characters or more: they verify sums by a key made from it, and know each other by it."""
     token_file: str = ""
     """A file that holds the secret in place of `token`; only its owner may read it."""
 

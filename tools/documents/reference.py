@@ -1,14 +1,17 @@
 """The generated pages of docs/reference, from the code that they describe.
 
-`python -m tools.documents.reference [PAGE …]` writes them all, or those named: codecs, backend.
+`python -m tools.documents.reference [PAGE …]` writes them all, or those named: codecs, backend, environment, timeouts.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -22,6 +25,8 @@ from switchagg.codecs.codec import FLOAT32
 from switchagg.codecs.spec import CodecSpec
 from switchagg.native.native_codec import missing
 from switchagg.native.native_exact import in_c
+from transport.contracts import timeouts
+from transport.torch.rendezvous import SwitchOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "reference"
@@ -66,6 +71,32 @@ A switch can't sum these: every rank receives what all others send.
 COMMON = """
 All codecs with *+ef* take `least=1024` (shorter sums travel uncoded) and `warmup=0` (so many first sums do);
 behind `+ef` also `momentum=0` (momentum correction; of `dgc` 0.9).
+"""
+
+ENVIRONMENT_HEAD = f"""# Settings of a job
+
+Here you can look up what a training job reads from its environment. `{COMMAND}` writes this
+page. Each variable is also a field of `SwitchOptions`, the `pg_options` of `init_process_group` and `new_group`. Where
+ranks must have the same value and don't, all of them end with a line that names the variable.
+
+"""
+EVERY_COMMAND_HEAD = """
+## For every program
+
+"""
+EVERY_COMMAND = (
+    ("`SWITCHAGG_NATIVE`", "", "`0`: go without the compiled core; a path: another build of it"),
+    ("`SWITCHAGG_METRICS`", "", "`[HOST:]PORT`: rank r serves its counters to Prometheus at PORT + r"),
+    ("`SWITCHAGG_SIM_THREADS`", "`1`", "threads that simulate the racks of one network in virtual time"),
+    ("`SWITCHAGG_RDMA_PROVIDER`", "`soft`", "`verbs`: RDMA hardware, through pyverbs"),
+    ("`SWITCHAGG_RDMA_SEGMENTS`", "`64`", "packets of user-space RDMA that the kernel takes in one send"),
+    ("`SWITCHAGG_PYTHON`", "", "the Python in which Mininet's `mn` starts the switch"),
+)
+TIME_OUTS_HEAD = f"""# Time-outs
+
+Here you can look up the waits that you can set, and what happens when they end. `{COMMAND}`
+writes this page from `transport/contracts/timeouts.py`, which has the constants, too; tests compare them with the
+code, and check that each wait ends before the waits around it. The clock is one that nobody sets (`CLOCK_MONOTONIC`).
 """
 
 
@@ -161,7 +192,44 @@ def backend_page() -> str:
     return subprocess.run(command, env=path, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-PAGES: dict[str, Callable[[], str]] = {"codecs": codecs_page, "backend": backend_page}
+def option_texts() -> dict[str, str]:
+    """Each option of a PyTorch group with what its metadata, or the docstring below its field, says; its own first."""
+    described: dict[str, str] = {}
+    options = {option.name: option for option in fields(SwitchOptions) if not option.metadata.get("derived")}
+    for kind in SwitchOptions.__mro__[:-1]:
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        assert isinstance(definition, ast.ClassDef)
+        for statement, following in zip(definition.body, [*definition.body[1:], ast.Pass()], strict=True):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                docstring = getattr(getattr(following, "value", None), "value", "")
+                option = options.get(statement.target.id)
+                if option:
+                    about = option.metadata.get("about") or " ".join(docstring.split())
+                    described.setdefault(option.name, about)
+    return described
+
+
+def environment_page() -> str:
+    defaults = {option.name: option.default for option in fields(SwitchOptions)}
+    rows = [(f"`SWITCHAGG_{name.upper()}`", shown(defaults[name]), text) for name, text in option_texts().items()]
+    head = ("variable", "default", "what it is")
+    return ENVIRONMENT_HEAD + table(head, rows) + EVERY_COMMAND_HEAD + table(head, EVERY_COMMAND)
+
+
+def shown(default: object) -> str:
+    return "" if default in ("", ()) else f"`{default}`"
+
+
+def timeouts_page() -> str:
+    return TIME_OUTS_HEAD + "".join(f"\n## {title}\n\n{timeouts.table(part)}" for title, part in timeouts.PARTS.items())
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "codecs": codecs_page,
+    "backend": backend_page,
+    "environment": environment_page,
+    "timeouts": timeouts_page,
+}
 
 
 def main() -> None:

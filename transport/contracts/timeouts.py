@@ -136,6 +136,12 @@ EMULATOR = (
     TimeOut("cleaning", 30.0, "emulation.cli.outcomes.CLEANING_S", "constant", "",
             "a second Ctrl-C is heard while a command ends what it started", ("alarm", "interrupt")),
 )  # fmt: skip
+PARTS = {
+    "A job and its switch": SWITCH,
+    "The switch's own end": DAEMON,
+    "Host methods and parameter servers": HOSTS,
+    "Mininet": EMULATOR,
+}
 TIME_OUTS = {time_out.name: time_out for time_out in (*SWITCH, *DAEMON, *HOSTS, *EMULATOR)}
 """All, by name."""
 

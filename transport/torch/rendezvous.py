@@ -75,34 +75,32 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
     """
 
     switch: str = ""
-    """The switch's control address, tcp://host:port; or those of several, with commas between: where one is lost, a job
-    with a fallback goes to the next."""
+    """The switch's control address, tcp://host:port. A job with a fallback may list several, with commas between."""
     _: KW_ONLY
     join_timeout_s: float = 30.0
-    """How long joining the switch may take once all ranks are there; never longer than the group's own time-out."""
+    """Seconds that joining the switch may take once all ranks are there, at most the group's own time-out."""
     method: str = "switch"
-    """A name of transport/group/method_name.py, perhaps with link and codec: `ring`, `ring@udp`, `switch~lanes8+ef`."""
+    """The method, with or without a link and a codec: `ring`, `ring@udp`, `switch~lanes8+ef`, `gloo`."""
     link: str = ""
-    """What carries the method; default: the one in its name, or the method's own default."""
+    """The link that carries the method: the one in the method's name, or else the method's default."""
     interface: str = ""
-    """In place of `bind`, which only host methods read: the interface that has the address."""
+    """The interface whose address host methods use, in place of `bind`."""
     bounded: str = ""
     """Options of a method with bounded loss, as in SWITCHAGG_BOUNDED=tolerance=0.02,priorities=0."""
     slots_least: int = integer(
-        SLOTS_LEAST, 0, MAX_SLOTS, "slots", "With so many in all the job begins, too; 0: with all its windows only"
+        SLOTS_LEAST, 0, MAX_SLOTS, "slots", "Fewest slots with which the job begins; 0: all its windows"
     )
     """By default a group leaves room for more groups, too."""
     fallback: str = ""
-    """A host method, `ring` for example, that calls take, with the same bits, while the switch has no slots for the
-    job, or is lost. "": a job for which there are no slots at its start uses Gloo, a running job is never asked to
-    leave, and a lost switch ends it."""
+    """The host method, like `ring`, that calls take, with the same bits, while the switch has no slots or is lost. "":
+    a job without slots uses Gloo, and a lost switch ends it."""
 
     elastic: int = integer(
         0,
         0,
         MAX_CHILDREN,
         "ranks",
-        "The default group's training goes on with so many ranks or more; 0: a death ends it",
+        "Fewest ranks with which training goes on after a death; 0: a death ends it",
     )
 
     @classmethod

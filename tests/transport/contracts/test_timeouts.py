@@ -2,7 +2,6 @@
 
 import configparser
 import importlib
-import re
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -17,17 +16,12 @@ from switchagg.controller.rebalancing_controller import KEPT_LEASES
 from switchagg.errors import JobError, SwitchaggError
 from transport.contracts.timeouts import (
     CLAIMS_PER_LEASE,
-    DAEMON,
-    EMULATOR,
-    HOSTS,
     LEASE_LEAST_S,
     RECOVERY_S,
-    SWITCH,
     TIME_OUTS,
     TimeOut,
     inversions,
     long_lease,
-    table,
 )
 from transport.switch.daemon import SwitchDaemon
 from transport.switch.daemon_options import DaemonOptions
@@ -119,12 +113,3 @@ def test_a_rank_with_a_fallback_waits_no_longer_than_it_can_though_the_lease_is_
         daemon._server.run_once = time.sleep  # type: ignore[method-assign]
         until(lambda: session.failure is not None)
         assert "has not answered for 1." in str(session.failure)
-
-
-def test_the_page_has_the_table() -> None:
-    page = (ROOT / "docs/reference/timeouts.md").read_text()
-    for part in (SWITCH, DAEMON, HOSTS, EMULATOR):
-        assert table(part) in page, f"put this into docs/reference/timeouts.md:\n{table(part)}"
-    assert len(re.findall(r"^\| \w", page, re.MULTILINE)) == 4 + sum(
-        not time_out.set_by.startswith("constant") for time_out in TIME_OUTS.values()
-    )
