@@ -3,7 +3,7 @@
 import re
 
 LEAST = (2, 11)
-"""The oldest PyTorch that has what is used here; pyproject.toml and docs/pytorch.md say the same."""
+"""The oldest PyTorch that has what is used here; pyproject.toml and docs/training.md say the same."""
 
 
 def too_old(version: str) -> str:

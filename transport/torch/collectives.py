@@ -70,7 +70,7 @@ def _delegate(name: str) -> Callable[..., dist.Work]:
         return work if work is None else group.limited(work)
 
     method.__name__ = name
-    method.__doc__ = f"{name}, done by Gloo; not compared among the ranks (docs/pytorch.md says what that means)."
+    method.__doc__ = f"{name}, done by Gloo; not compared: ranks that differ wait for the time-out."
     return method
 
 

@@ -53,7 +53,7 @@ def near(workers: int, racks: int, host_ns: int, link_ns: int = 20, switch_ns: i
 
 @pytest.mark.parametrize(("method", "steps"), [("switch", 1), ("recursive_doubling", 5)])
 def test_a_small_sum_passes_so_many_hosts_one_after_the_other(method: str, steps: int) -> None:
-    """So a switch is faster by the logarithm of 32 where hosts are slow; `docs/topologies.md` has 128."""
+    """So a switch is faster by the logarithm of 32 where hosts are slow; `docs/results/methods.md` has 128."""
     fast, slow = (time_allreduce(near(32, 4, host_ns), method, 8) for host_ns in (300, 1_300))
     assert fast.wrong_elements == slow.wrong_elements == 0
     assert slow.duration_ns - fast.duration_ns == 2 * steps * 1_000
