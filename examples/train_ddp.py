@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--backend", default="switchagg", choices=["switchagg", "gloo", "nccl"])
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--batch", type=int, default=32, help="samples per worker and step")
+    parser.add_argument("--width", type=int, default=256, help="hidden units; 16000 make 4.8 MB of gradients")
     arguments = parser.parse_args()
 
     # Installed as a package, switchagg is known to PyTorch; from a source tree, `import transport.torch` makes it so.
@@ -42,7 +43,8 @@ def main() -> None:
         torch.cuda.set_device(device)
 
     torch.manual_seed(0)
-    layers = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)).to(device)
+    width = arguments.width
+    layers = torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, 10)).to(device)
     model = DistributedDataParallel(layers, device_ids=[local_rank] if use_gpu else None)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for step in range(arguments.steps):

@@ -36,6 +36,7 @@ from emulation.cli.runs.compare_commands import compare, sweep
 from emulation.cli.runs.goal import goal
 from emulation.cli.runs.profile import profile
 from emulation.cli.runs.reproduce_command import reproduce
+from emulation.cli.runs.try_command import try_script
 from emulation.cli.runs.whatif import whatif
 from emulation.cli.start.init import init
 from emulation.cli.start.scenarios_command import scenarios
@@ -103,7 +104,8 @@ for _command in (
     app.command()(_command)
 app.command(cls=LinkCommand, help=SWITCH_HELP)(switch)
 app.command(cls=LinkCommand)(server)
-app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(profile)
+for _name, _starter in (("profile", profile), ("try", try_script)):
+    app.command(_name, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})(_starter)
 app.add_typer(bench)
 app.add_typer(study)
 add_p4(app)

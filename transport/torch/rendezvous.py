@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from datetime import timedelta
 from functools import partial
@@ -311,6 +311,15 @@ def _comes(condition: Callable[[], bool], timeout_s: float, cancelled: threading
             raise dist.DistBackendError("it was shut down while it waited for other ranks")
         pause_s = min(2 * pause_s, POLL_S)
     return True
+
+
+def interface_with(address: str) -> str:
+    """The interface that has this address; "" if none has."""
+    for _, name in socket.if_nameindex():
+        with suppress(JobError):  # the interface is down, or has IPv6 alone
+            if interface_address(name) == address:
+                return name
+    return "lo" if address.startswith("127.") else ""
 
 
 def interface_address(name: str) -> str:

@@ -34,10 +34,10 @@ from emulation.experiments.bench.hosts.hosts_rows import MethodMeasurements, Ran
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import ScenarioError
 from emulation.testbed.host import host_facts, interface_bytes
-from switchagg.errors import JobError, SwitchaggError
+from switchagg.errors import SwitchaggError
 from transport.group.method_name import MethodName
 from transport.links.addresses import parse_endpoint, resolve_host
-from transport.torch.rendezvous import SwitchOptions, interface_address
+from transport.torch.rendezvous import SwitchOptions, interface_with
 
 _SIOCGIFMTU = 0x8921
 _OPS = {"sum": dist.ReduceOp.SUM, "avg": dist.ReduceOp.AVG, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
@@ -166,16 +166,7 @@ def _options(plan: HostsPlan) -> SwitchOptions:
 
 def place_of(rank: int, plan: HostsPlan) -> RankHost:
     address = SwitchOptions.from_environment().local_address()
-    interface, mtu_bytes = "", 1500
-    for _, name in socket.if_nameindex():
-        try:
-            if interface_address(name) == address:
-                interface = name
-                break
-        except JobError:  # the interface is down, or has IPv6 alone
-            continue
-    if not interface and address.startswith("127."):
-        interface = "lo"
+    interface, mtu_bytes = interface_with(address), 1500
     if interface:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             answer = fcntl.ioctl(probe, _SIOCGIFMTU, struct.pack("16si12x", interface.encode(), 0))
