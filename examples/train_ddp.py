@@ -4,7 +4,8 @@
     export SWITCHAGG_SWITCH=tcp://127.0.0.1:5555
     torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
 
-`--backend gloo` trains the same without a switch; the losses agree. A GPU is used where there is one per worker.
+`--backend gloo` trains the same without a switch; the losses agree. What a switch gains it with larger gradients:
+`switchagg try examples/train_ddp.py --width 16000 --batch 256`. A GPU is used where there is one per worker.
 """
 
 import argparse

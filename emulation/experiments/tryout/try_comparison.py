@@ -61,7 +61,7 @@ def compared(baseline: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
     whether that lies on one side of 1; and what was forecast."""
     before, after = baseline["step"], other["step"]
     speedup = before["median_ns"] / after["median_ns"]
-    ratios = [one / two for one, two in zip(before["blocks_ns"], after["blocks_ns"], strict=True)]
+    ratios = [above / below for above, below in zip(before["blocks_ns"], after["blocks_ns"], strict=True)]
     of_turns = interval(speedup, ratios)
     forecasts = baseline["forecast_ns"], other["forecast_ns"]
     return {
@@ -74,12 +74,12 @@ def compared(baseline: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str,
     }
 
 
-def compared_losses(one: Sequence[float | None], two: Sequence[float | None]) -> dict[str, Any]:
+def compared_losses(before: Sequence[float | None], after: Sequence[float | None]) -> dict[str, Any]:
     """The largest difference at any step, with its step from 1, and the losses at the end. Values are None where no
     step's loss is known."""
     pairs = [
         (step, first, second)
-        for step, (first, second) in enumerate(zip(one, two, strict=True), 1)
+        for step, (first, second) in enumerate(zip(before, after, strict=True), 1)
         if first is not None and second is not None
     ]
     if not pairs:

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import msgspec
 
-from emulation.experiments.tryout.try_messages import RankPlace
+from emulation.experiments.tryout.try_messages import ScriptPlace
 from emulation.experiments.tryout.try_site import (
     END_S,
     Report,
@@ -81,7 +81,7 @@ class RankEnded(msgspec.Struct, tag=True):
 
 class StartRank(msgspec.Struct, tag=True):
     number: int
-    place: RankPlace
+    place: ScriptPlace
 
 
 class EndRank(msgspec.Struct, tag=True):
@@ -185,9 +185,9 @@ class MachinesSite:
             daemon.stop()
         self._listener.close()
 
-    def start(self, method: str, place: RankPlace, logs: Path) -> list[Child[Report]]:
+    def start(self, method: str, place: ScriptPlace, logs: Path) -> list[Child[Report]]:
         machines, address = self._machines, resolve_host(self._machines.host)
-        switch, port, ranks, waiting = "", free_port(address), list[Any](), dict[int, tuple[int, RankPlace]]()
+        switch, port, ranks, waiting = "", free_port(address), list[Any](), dict[int, tuple[int, ScriptPlace]]()
         if is_switch(method):
             switch = machines.switch or self._switch(method, address)
         for rank in range(self.workers):
@@ -250,7 +250,7 @@ class MachinesSite:
                     f"arguments {' '.join(arrived.arguments) or 'none'}"
                 )
 
-    def _arrivals(self, waiting: dict[int, tuple[int, RankPlace]]) -> dict[int, socket.socket]:
+    def _arrivals(self, waiting: dict[int, tuple[int, ScriptPlace]]) -> dict[int, socket.socket]:
         arrived: dict[int, socket.socket] = {}
         for message, line in self._accepted("connections of ranks", lambda: set(waiting) - set(arrived)):
             if isinstance(message, RankArrived) and message.number in waiting:
@@ -280,7 +280,7 @@ class MachinesSite:
             self._nodes[node].line.send(message)
 
     def _remote_rank(
-        self, method: str, number: int, node: int, place: RankPlace, connection: socket.socket, logs: Path
+        self, method: str, number: int, node: int, place: ScriptPlace, connection: socket.socket, logs: Path
     ) -> RemoteRank:
         def poll() -> int | None:
             self.check()
@@ -335,7 +335,7 @@ def serve_node(
         line.connection.close()
 
 
-def _started(machines: Machines, number: int, place: RankPlace, folder: Path) -> Child[Report]:
+def _started(machines: Machines, number: int, place: ScriptPlace, folder: Path) -> Child[Report]:
     """A rank whose pipes are a connection to node 0."""
     if place.trace:
         folder.mkdir(parents=True, exist_ok=True)

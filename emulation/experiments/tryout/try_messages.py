@@ -7,7 +7,7 @@ import msgspec
 from emulation.testbed.children import ChildCommand, ChildReport
 
 
-class RankPlace(msgspec.Struct, frozen=True):
+class ScriptPlace(msgspec.Struct, frozen=True):
     """A rank of the script. environment: what torchrun would set, and what the method needs.
 
     holds: steps after which it reports and waits for `GoOn`; after the last one it ends. trace: in their place, the

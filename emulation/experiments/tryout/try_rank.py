@@ -1,4 +1,4 @@
-"""A rank of the user's script: python -m emulation.experiments.tryout.try_rank PLACE (a `RankPlace` as JSON).
+"""A rank of the user's script: python -m emulation.experiments.tryout.try_rank PLACE (a `ScriptPlace` as JSON).
 
 Reports go out on the standard output that it was started with, commands come in on its standard input; the script has
 the log for both of its outputs. Only PyTorch's public hooks are used, and two of its functions are wrapped:
@@ -23,13 +23,13 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from emulation.experiments.tryout.try_messages import RankPlace, RunRecorded, StepsDone
+from emulation.experiments.tryout.try_messages import RunRecorded, ScriptPlace, StepsDone
 from emulation.testbed.children import MESSAGE_LENGTH_MAX, ChildReport, CommandFailed
 
-GLOO, NCCL, OURS = "gloo", "nccl", "switchagg"
+GLOO, NCCL, SWITCHAGG = "gloo", "nccl", "switchagg"
 
 
-class Channel:
+class ScriptChannel:
     """The pipes to `switchagg try`; from now on the script's standard output is the log, and nothing comes in."""
 
     def __init__(self) -> None:
@@ -109,8 +109,8 @@ class StepWatch:
 
     def _hold(self) -> None:
         losses = [sum(map(float, roots)) / len(roots) if roots else None for roots in self._losses]
-        own = threading.get_native_id()
-        threads = sorted(int(name) for name in os.listdir("/proc/self/task") if int(name) != own)
+        computing = threading.get_native_id()
+        threads = sorted(int(name) for name in os.listdir("/proc/self/task") if int(name) != computing)
         report = StepsDone(self._durations_ns, losses, threads, peak_bytes())
         self._durations_ns, self._losses = [], []
         self._report(report)
@@ -119,7 +119,7 @@ class StepWatch:
 def main() -> None:
     """Runs the script, and reports what became of it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started us ends us
-    place, channel = msgspec.json.decode(sys.argv[1], type=RankPlace), Channel()
+    place, channel = msgspec.json.decode(sys.argv[1], type=ScriptPlace), ScriptChannel()
     os.environ.update(place.environment)
     try:
         _prepare(place)
@@ -133,12 +133,12 @@ def main() -> None:
     sys.stdout.flush()
 
 
-def _fail(channel: Channel, message: str, error: BaseException) -> NoReturn:
+def _fail(channel: ScriptChannel, message: str, error: BaseException) -> NoReturn:
     channel.send(CommandFailed(" ".join(message.split())[:MESSAGE_LENGTH_MAX]))
     raise error
 
 
-def _prepare(place: RankPlace) -> None:
+def _prepare(place: ScriptPlace) -> None:
     """Seeds that a script may set anew, a backend that it can't choose, and where Gloo sends."""
     import torch
 
@@ -177,10 +177,10 @@ def backend_of(method: str, backend: str | None) -> str | None:
     """The backend of a method, for a script that asks for `backend`."""
     if method == NCCL:
         return backend if backend and NCCL in backend else "cpu:gloo,cuda:nccl"
-    return GLOO if method == GLOO else OURS
+    return GLOO if method == GLOO else SWITCHAGG
 
 
-def _train(place: RankPlace, channel: Channel) -> None:
+def _train(place: ScriptPlace, channel: ScriptChannel) -> None:
 
     def report(done: StepsDone) -> None:
         channel.send(done)
@@ -199,7 +199,7 @@ def _train(place: RankPlace, channel: Channel) -> None:
         channel.send(CommandFailed(f"{place.program} ended after {what}; {place.holds[-1]} steps are needed: {more}"))
 
 
-def _record(place: RankPlace, channel: Channel) -> None:
+def _record(place: ScriptPlace, channel: ScriptChannel) -> None:
     from transport.torch.recording.recorder import Recorder
 
     recorder = Recorder(trace_path(place.trace, place.rank), place.warmup, place.recorded, stop=True)
@@ -222,7 +222,7 @@ def trace_path(stem: str, rank: int) -> Path:
     return Path(f"{stem}.rank{rank}.json.gz")
 
 
-def _execute(place: RankPlace) -> None:
+def _execute(place: ScriptPlace) -> None:
     """The script as `python SCRIPT ARGS` runs it."""
     sys.argv = [place.program, *place.arguments]
     if place.is_module:

@@ -23,7 +23,7 @@ from emulation.experiments.tryout.try_comparison import (
     step_summary,
     turn_plan,
 )
-from emulation.experiments.tryout.try_messages import GoOn, RankPlace, StepsDone
+from emulation.experiments.tryout.try_messages import GoOn, ScriptPlace, StepsDone
 from emulation.experiments.tryout.try_rank import GLOO, NCCL, trace_path
 from emulation.experiments.tryout.try_site import END_S, Report, Site
 from emulation.experiments.whatif.gains import Question, gains
@@ -59,10 +59,10 @@ class Trial:
     delay_ns: int
     network: NetworkParameters | None
 
-    def place(self, plan: TurnPlan, method: str, workers: int) -> RankPlace:
+    def place(self, plan: TurnPlan, method: str, workers: int) -> ScriptPlace:
         """Of a rank, whose number is still to be filled in."""
         words = (self.program, list(self.arguments), self.is_module)
-        return RankPlace(0, workers, *words, method, self.seed, {}, list(plan.holds))
+        return ScriptPlace(0, workers, *words, method, self.seed, {}, list(plan.holds))
 
 
 def run(trial: Trial, site: Site, folder: Path, say: Say) -> dict[str, Any]:
@@ -119,14 +119,14 @@ def _forecast(
         if not site.rate_bps:
             return recorded, None, "the rate of the links is unknown", peak_bytes
         say(f"forecast: {len(trial.methods)} methods in virtual time")
-        asked = tuple(method for method in trial.methods if method not in (GLOO, NCCL))
-        question = Question((site.rate_bps,), asked, delay_ns=trial.delay_ns, limit_s=trial.timeout_s)
+        forecast_methods = tuple(method for method in trial.methods if method not in (GLOO, NCCL))
+        question = Question((site.rate_bps,), forecast_methods, delay_ns=trial.delay_ns, limit_s=trial.timeout_s)
         return recorded, gains(recorded, question), "", peak_bytes
     except (ProfileError, ValueError) as error:
         return None, None, str(error), peak_bytes
 
 
-def _recording(place: RankPlace, trace: str) -> RankPlace:
+def _recording(place: ScriptPlace, trace: str) -> ScriptPlace:
     from msgspec.structs import replace
 
     return replace(place, holds=[], trace=trace, warmup=WARM_UP, recorded=RECORDED)
@@ -177,7 +177,10 @@ class MethodSteps:
             monitor = site.monitor()
             if monitor is not None:
                 ending.callback(monitor.close)
-                monitor.start()
+                try:
+                    monitor.start()
+                except RuntimeError as error:
+                    raise RunFailed(str(error)) from error
                 for child, report in zip(ranks, reports, strict=True):
                     for thread in report.threads:
                         monitor.watch(child.process.pid, thread)

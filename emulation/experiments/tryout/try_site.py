@@ -18,7 +18,7 @@ from typing import IO, Any, Protocol
 
 import msgspec
 
-from emulation.experiments.tryout.try_messages import RankPlace, RunRecorded, StepsDone
+from emulation.experiments.tryout.try_messages import RunRecorded, ScriptPlace, StepsDone
 from emulation.experiments.tryout.try_rank import GLOO, NCCL
 from emulation.scenario.scenario import Scenario, parse
 from emulation.testbed.children import Child, CommandFailed
@@ -42,11 +42,7 @@ class Site(Protocol):
     rate_bps: int
     name: str
 
-    def __enter__(self) -> Site: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def start(self, method: str, place: RankPlace, logs: Path) -> list[Child[Report]]:
+    def start(self, method: str, place: ScriptPlace, logs: Path) -> list[Child[Report]]:
         """Starts all ranks for a method. place: of each but for its rank. Raises UnfitError, RunFailed."""
 
     def end(self, ranks: Sequence[Child[Report]]) -> None:
@@ -83,7 +79,7 @@ def method_variables(method: str, switch: str) -> dict[str, str]:
     return {"SWITCHAGG_METHOD": method, "SWITCHAGG_LINK": "", "SWITCHAGG_CODEC": "", "SWITCHAGG_SWITCH": switch}
 
 
-def torchrun_variables(place: RankPlace, address: str, port: int, local: int = 1) -> dict[str, str]:
+def torchrun_variables(place: ScriptPlace, address: str, port: int, local: int = 1) -> dict[str, str]:
     """What torchrun would set. local: ranks of each machine."""
     node, local_rank = divmod(place.rank, local)
     sizes = dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), place.workers)
@@ -99,7 +95,7 @@ def torchrun_variables(place: RankPlace, address: str, port: int, local: int = 1
     }
 
 
-def rank_command(place: RankPlace) -> list[str]:
+def rank_command(place: ScriptPlace) -> list[str]:
     """-P: a file of the user's folder named like a module of a library must not take its place."""
     return [sys.executable, "-P", "-m", MODULE, msgspec.json.encode(place).decode()]
 
@@ -109,7 +105,7 @@ def rank_log(logs: Path, method: str, rank: int) -> IO[bytes]:
     return (logs / f"{method.replace(':', '-').replace('@', '-')}-rank{rank}.log").open("w+b")
 
 
-def new_child(place: RankPlace, method: str, process: Any, log: IO[bytes]) -> Child[Report]:
+def new_child(place: ScriptPlace, method: str, process: Any, log: IO[bytes]) -> Child[Report]:
     """A rank by the name that errors have."""
     return Child(f"{method}: rank {place.rank}", process, Report | CommandFailed, log)
 
@@ -157,7 +153,7 @@ class EmulatedSite:
         finally:
             self._network.close()
 
-    def start(self, method: str, place: RankPlace, logs: Path) -> list[Child[Report]]:
+    def start(self, method: str, place: ScriptPlace, logs: Path) -> list[Child[Report]]:
         star, switch = self._network.star, ""
         if is_switch(method):
             logs.mkdir(parents=True, exist_ok=True)
@@ -211,7 +207,7 @@ class LoopbackSite:
         for daemon in self._daemons:
             daemon.stop()
 
-    def start(self, method: str, place: RankPlace, logs: Path) -> list[Child[Report]]:
+    def start(self, method: str, place: ScriptPlace, logs: Path) -> list[Child[Report]]:
         switch = ""
         if is_switch(method):
             daemon = SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), link=parse_method(method).link))
@@ -241,7 +237,7 @@ class LoopbackSite:
         return None
 
 
-def start_here(place: RankPlace, method: str, log: IO[bytes], pipe: Any = subprocess.PIPE) -> Child[Report]:
+def start_here(place: ScriptPlace, method: str, log: IO[bytes], pipe: Any = subprocess.PIPE) -> Child[Report]:
     """A rank of this machine's own network, in a process group of its own; it dies with this thread."""
     alive = ["setpriv", "--pdeathsig", "KILL"]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}

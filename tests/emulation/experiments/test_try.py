@@ -13,7 +13,7 @@ from emulation.cli.main import app
 from emulation.experiments.tryout import try_comparison, try_page
 from emulation.experiments.tryout.try_comparison import TurnPlan, compared, compared_losses, forecast_of, turn_plan
 from emulation.experiments.tryout.try_machines import machines_of
-from emulation.experiments.tryout.try_messages import RankPlace
+from emulation.experiments.tryout.try_messages import ScriptPlace
 from emulation.experiments.tryout.try_rank import backend_of
 from emulation.experiments.tryout.try_site import method_variables, rank_command, torchrun_variables
 from emulation.scenario.errors import ScenarioError
@@ -36,13 +36,13 @@ for step in range(6):
 """
 
 
-def place(program: Path, *arguments: str, **changes: Any) -> RankPlace:
-    first = RankPlace(0, 1, str(program), list(arguments), False, "gloo", 3, {}, holds=[2, 4])
+def place(program: Path, *arguments: str, **changes: Any) -> ScriptPlace:
+    first = ScriptPlace(0, 1, str(program), list(arguments), False, "gloo", 3, {}, holds=[2, 4])
     variables = torchrun_variables(first, "127.0.0.1", 0) | {"GLOO_SOCKET_IFNAME": "lo"}
     return msgspec.structs.replace(first, environment=variables, **changes)
 
 
-def reports(rank: RankPlace) -> tuple[list[dict[str, Any]], str]:
+def reports(rank: ScriptPlace) -> tuple[list[dict[str, Any]], str]:
     """What a rank alone reports, with a command in store for each hold, and its log."""
     done = subprocess.run(rank_command(rank), input=b'{"order":"goon"}\n' * 4, capture_output=True, check=False)
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr.decode()
@@ -139,7 +139,7 @@ def test_the_method_decides_on_the_backend() -> None:
         "SWITCHAGG_SWITCH": "tcp://10.0.0.254:5555",
     }
     assert not method_variables("gloo", "")
-    rank = torchrun_variables(RankPlace(5, 6, "a.py", [], False, "gloo", 1, {}), "10.0.0.1", 29501, local=2)
+    rank = torchrun_variables(ScriptPlace(5, 6, "a.py", [], False, "gloo", 1, {}), "10.0.0.1", 29501, local=2)
     assert {rank[name] for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE")} == {"5", "1", "2", "6"}
 
 
