@@ -36,7 +36,7 @@ def try_script(
     out: Annotated[Path | None, typer.Option(help="Folder for the results  [default: results/try-NAME]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The whole document as JSON on stdout")] = False,
 ) -> None:
-    """Try a training script with the switch: record it, forecast the gain, run it with Gloo and the switch in turn.
+    """Try a training script with the switch: a forecast, runs with Gloo and the switch in turn, losses compared.
 
     The script stays as it is, whatever backend it names. Each rank has a network namespace with a link of its own
     (Mininet; as root, or where user namespaces are allowed). It runs three times in this folder: recorded, by Gloo, by
