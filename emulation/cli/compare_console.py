@@ -201,7 +201,7 @@ def _print_table(done: Comparison) -> None:
 
     built = done.document
     names = list(wording.short_names([entry["method"] for entry in built["methods"]]).values())
-    heads, rows = turned(names, split_rows(built)[0], notes=False)
+    heads, rows = turned(names, split_rows(built)[0])
     _print(heads, rows)
     typer.echo("\nalgbw, busbw and more are under Details in the report.")
     doubt = "INVALID, what was measured nevertheless: " if built["verdict"] == INVALID else ""

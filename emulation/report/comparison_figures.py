@@ -90,7 +90,7 @@ def training(built: dict[str, Any]) -> Figure | None:
     """Training loss and test accuracy against time; none where nothing is trained."""
     if wording.replayed(built):
         return None
-    figure, ((left, right),) = figure_kit.grid(WIDTH, 3.2, columns=2)
+    figure, (left, right) = figure_kit.stacked([2.4, 2.4], WIDTH, sharex=True)
     styles = looks(built)
     last_ns = max(entry["summary"]["training_ns"] for entry in built["methods"])
     size, unit = (1e9, "s") if last_ns >= 1e9 else (1e6, "ms")
@@ -112,13 +112,10 @@ def training(built: dict[str, Any]) -> Figure | None:
         if points:
             right.plot(*zip(*points, strict=True), marker="o", markersize=4, linewidth=1.8, **look)
             tips(right, points, [f"{look['label']}, {at:.3g} {unit}: {percent_text(share, 2)}" for at, share in points])
-    left.set(xlabel=f"training time ({unit})", ylabel="training loss (mean of 10)", title="Loss against time")
-    left.set_ylim(bottom=0)
-    right.set(xlabel=f"training time ({unit})", ylabel="test accuracy", title="Accuracy against time")
+    left.set(ylabel="training loss", xlim=(0, None), ylim=(0, None))
+    right.set(xlabel=f"training time ({unit})", ylabel="test accuracy")
     right.yaxis.set_major_formatter(PercentFormatter(1.0))
-    for axes in (left, right):
-        axes.set_xlim(left=0)
-        axes.legend()
+    figure_kit.legend_above(figure, *left.get_legend_handles_labels())
     return figure
 
 
@@ -196,7 +193,7 @@ def breakdown(built: dict[str, Any]) -> Figure:
     axes.grid(axis="y", visible=False)
     axes.set_xlim(0, longest / size * 1.14)
     axes.set(xlabel=f"one iteration, median ({unit})")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    figure_kit.legend_above(figure, *axes.get_legend_handles_labels())
     return figure
 
 
@@ -226,7 +223,7 @@ def iterations(built: dict[str, Any]) -> Figure:
     axes.set_ylim(0, 1.02)
     axes.set(xlabel=f"iteration time ({unit})", ylabel="share of iterations")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    figure_kit.legend_above(figure, *axes.get_legend_handles_labels())
     return figure
 
 
@@ -282,7 +279,7 @@ def _panel(axes: Axes, spans: Sequence[Span], colour: str, size: float, width: f
                          linewidth=0 if waits else 0.6, **look)  # fmt: skip
         tip(bars[0], _span_text(span))
         if length > 0.1 * width and not waits:
-            axes.text(begin + length / 2, -0.6 * height, span.name, ha="center", va="center", fontsize=7)
+            axes.text(begin + length / 2, -0.6 * height, span.name, ha="center", va="center", fontsize=9)
     axes.set_ylim(len(rows) + 0.2, -1.2 * height)
     axes.grid(axis="y", visible=False)
 
@@ -318,7 +315,7 @@ def wire(built: dict[str, Any]) -> Figure:
     axes.grid(axis="y", visible=False)
     axes.set_xlim(0, max(largest, 1.0) / 1e6 * 1.32)
     axes.set(xlabel="MB per rank and iteration")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    figure_kit.legend_above(figure, *axes.get_legend_handles_labels())
     return figure
 
 

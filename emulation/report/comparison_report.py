@@ -86,25 +86,18 @@ class _Page:
             disturbances = wording.disturbances(self.built)
             lines = [f"{self.names[method]}: {sentence}" for method, sentence in disturbances]
             findings = [sentence for sentence in findings if sentence not in {words for _, words in disturbances}]
-        compared = [
-            text(self.scenario.title, "title"),
-            text("What was compared", "step", "h2"),
-            text(wording.what_was_compared(self.built)),
-        ]
-        trust = [
-            text("Whether to trust it", "step", "h2"),
-            part("stamp", kind, self.stamp["word"], self.stamp["text"], lines),
-        ]
+        title, compared = self.scenario.title, [text(wording.what_was_compared(self.built))]
+        trust = [part("stamp", kind, self.stamp["word"], self.stamp["text"], lines)]
         if kind == "invalid":
-            return [*compared, *trust, text(f"What was measured nevertheless: {' '.join(findings)}", "soft")]
-        came_out = [
-            text("What came out", "step", "h2"),
+            outcome = [text(f"What was measured nevertheless: {' '.join(findings)}", "soft")]
+            return page_kit.opening(title, compared=compared, trust=trust, outcome=outcome)
+        outcome = [
             part("number", wording.finding(self.built)),
             text(findings[0], "lead"),
             *map(text, findings[1:]),
             *self.figure("breakdown"),
         ]
-        return [*compared, *came_out, *trust]
+        return page_kit.opening(title, compared=compared, outcome=outcome, trust=trust)
 
     def sections(self) -> list[Section]:
         """All but those about nothing, in the page's order."""
@@ -168,8 +161,9 @@ class _Page:
         parts = [part("items", methods, "methods"), text(self._what_ran())]
         if "topology" in self.figures:
             parts += [text(wording.topology_text(self.built)), *self.figure("topology")]
-        for heading, notes in _notes(self.built):
-            parts += [text(heading, tag="h3"), part("items", notes)]
+        shared, single = self._notes()
+        parts += [text("Notes", tag="h3"), part("items", shared)] if shared else []
+        parts += [part("details", "Notes on single methods", [part("items", single)])] if single else []
         parts += [
             text("How to repeat it", tag="h3"),
             text(shlex.join(self.host["command"]), tag="pre"),
@@ -187,22 +181,32 @@ class _Page:
             "The scenario, with every default filled in": scenario,
         }
         parts = [part("details", summary, [content]) for summary, content in folded.items()]
-        for key, what in (("environment", "links and settings as read back"), ("switch_counters", "counters")):
-            for entry in self.methods:
-                if entry[key]:
-                    content = text(json.dumps(entry[key], indent=1, sort_keys=True), tag="pre")
-                    parts.append(part("details", f"{self.names[entry['method']]}: {what}", [content], False, "screen"))
-        return parts
+        raw = []
+        for entry in self.methods:
+            keys = [key for key in ("environment", "switch_counters") if entry[key]]
+            raw += [text(self.names[entry["method"]], tag="h3")] if keys else []
+            raw += [text(json.dumps(entry[key], indent=1, sort_keys=True), tag="pre") for key in keys]
+        return [*parts, part("details", "Links and settings as read back, and counters", raw, False, "screen")]
+
+    def _notes(self) -> tuple[list[str], list[str]]:
+        """Those that all methods share, and each method's own under its name."""
+        shared = [note for note in self.methods[0]["notes"] if all(note in entry["notes"] for entry in self.methods)]
+        single = [
+            f"{self.names[entry['method']]}: {note}"
+            for entry in self.methods
+            for note in entry["notes"]
+            if note not in shared
+        ]
+        return shared, single
 
     def _what_ran(self) -> str:
         workload, first = self.scenario.workload, self.methods[0]
-        what = f"Each method trained the same model from the same start on the same data ({workload.name}"
+        what = "Each method trained from the same start on the same data"
         if wording.replayed(self.built):
-            what = f"Each method moved what one profile says, which trained nothing ({workload.profile}"
+            what = "Each method moved what one profile says"
         return (
-            f"{what}, {wording.count_text(first['parameters'])} parameters, "
-            f"{wording.bytes_text(first['gradient_bytes'])} of gradients per iteration, {workload.iterations} "
-            f"iterations, batch {workload.batch_per_worker} on each of {self.scenario.topology.workers} workers)"
+            f"{what}: {wording.bytes_text(first['gradient_bytes'])} of gradients per iteration, {workload.iterations} "
+            f"iterations, batch {workload.batch_per_worker} on each of {self.scenario.topology.workers} workers"
             f"{', in turn, block by block' if self.in_turn else ', one method after the other'}."
         )
 
@@ -278,36 +282,25 @@ def _stamp(built: dict[str, Any]) -> dict[str, Any]:
             "text": f"By one codec in the same packets {names} ended with different parameters. Nothing in this report "
             "can be used.",
         }
-    if built["verdict"] is None:
-        return {
-            "word": "VIRTUAL TIME",
-            "kind": "virtual",
-            "text": "The network is simulated: no busy machine can disturb these times, and a second run repeats them.",
-        }
-    links_text = "The emulated links kept their rates while each method ran"
-    if built["verdict"] == VALID:
-        return {"word": VALID, "kind": "valid", "text": f"{links_text}: these times can be trusted."}
-    if built["verdict"] == DISTURBED:
-        more = f"{links_text}, but computing was disturbed. A difference that computing makes is not the method's."
-        return {"word": DISTURBED, "kind": "disturbed", "text": more}
-    return {
-        "word": INVALID,
-        "kind": "invalid",
-        "text": "This machine did not emulate the links faithfully: do not use or quote the times in this report. The "
+    return verdict_stamp(built["verdict"])
+
+
+def verdict_stamp(verdict: str | None) -> dict[str, Any]:
+    """The same from a verdict alone; None: in virtual time."""
+    kept_rates = "The emulated links kept their rates while each method ran"
+    disturbed = "but computing was disturbed. A difference that computing makes is not the method's."
+    texts = {
+        None: "The network is simulated: no busy machine can disturb these times, and a second run repeats them.",
+        VALID: f"{kept_rates}: these times can be trusted.",
+        DISTURBED: f"{kept_rates}, {disturbed}",
+        INVALID: "This machine did not emulate the links faithfully: do not use or quote the times in this report. The "
         "usual causes are a rate that is too high for this machine, and other programs that kept its CPUs busy.",
     }
-
-
-def _notes(built: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    """(heading, notes): those all methods share first, then each method's own; without empty ones."""
-    shared = [
-        note for note in built["methods"][0]["notes"] if all(note in entry["notes"] for entry in built["methods"])
-    ]
-    note_groups = [("Notes", shared)]
-    for entry in built["methods"]:
-        heading = f"Notes on {wording.in_text(entry['method'])}"
-        note_groups.append((heading, [note for note in entry["notes"] if note not in shared]))
-    return [(heading, notes) for heading, notes in note_groups if notes]
+    return {
+        "word": verdict or "VIRTUAL TIME",
+        "kind": (verdict or "virtual").lower(),
+        "text": texts[verdict],
+    }
 
 
 def _measures(certificate: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -41,18 +41,12 @@ def split_rows(built: dict[str, Any]) -> tuple[list[Row], list[Row]]:
     return [row for row in first if row[0] in _HEADS], [*too_wide, *details]
 
 
-def turned(names: Sequence[str], rows: Sequence[Row], *, notes: bool = True) -> tuple[list[str], list[Row]]:
-    """Heads and rows of a table: a column per method, or with many methods a row each.
-
-    notes: keep the small lines of a table with many methods.
-    """
+def turned(names: Sequence[str], rows: Sequence[Row]) -> tuple[list[str], list[Row]]:
+    """Heads and rows of a table: a column per method, or with many methods a row each, without the small lines."""
     if len(names) <= COLUMNS_MOST:
         return ["", *names], list(rows)
     heads = ["Method", *(_HEADS.get(label, label) for label, _ in rows)]
-    return heads, [
-        (name, [(cells[index][0], cells[index][1] if notes else "") for _, cells in rows])
-        for index, name in enumerate(names)
-    ]
+    return heads, [(name, [(cells[index][0], "") for _, cells in rows]) for index, name in enumerate(names)]
 
 
 def _first_rows(built: dict[str, Any]) -> list[Row]:

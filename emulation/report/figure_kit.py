@@ -84,6 +84,12 @@ def stacked(heights: Sequence[float], width: float, *, sharex: bool = False) -> 
     return figure, list(panels[:, 0])
 
 
+def legend_above(figure: Figure, handles: Sequence[Any], labels: Sequence[str], chars_most: int = 52) -> None:
+    """A legend above all panels, in as many columns as have room in the figure's width."""
+    columns = max(1, min(len(labels), chars_most // (5 + max(map(len, labels), default=0))))
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, fontsize=9)
+
+
 def decimal_ticks(axis: Axis) -> None:
     """Numbers of a logarithmic axis as people write them: 1, 2, 5, 10."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -93,6 +99,6 @@ def decimal_ticks(axis: Axis) -> None:
 def bar_labels(axes: Axes, names: Iterable[str]) -> None:
     """Names beside horizontal bars at 0, 1, 2 …, the first on top."""
     texts = list(names)
-    axes.set_yticks(range(len(texts)), texts, fontsize=8)
+    axes.set_yticks(range(len(texts)), texts, fontsize=9)
     axes.grid(axis="y", visible=False)
     axes.invert_yaxis()

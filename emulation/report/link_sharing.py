@@ -27,7 +27,7 @@ from transport.group.method_name import METHODS
 PANELS_MOST = 4  # methods
 PAUSED_MOST = 6  # links that a row names
 COLUMNS = 2
-ABREAST = 8
+ABREAST = 4
 """Hosts whose labels have room beside each other in half of the width."""
 ACCURACY_STEP = 0.005  # what a target accuracy is a multiple of
 Row = tuple[str, list[tuple[str, str]]]
@@ -119,7 +119,7 @@ def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float], aggregator
     where = places(network)
     box = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.8}
     axes.axis("off")
-    crowded = len(network.hosts) > ABREAST
+    crowded = len(network.hosts) > 2 * ABREAST
     for number, link in enumerate(network.links):
         (x1, y1), (x2, y2) = where[link.a], where[link.b]
         both = [loads_bps.get(hop) for hop in ((link.a, link.b), (link.b, link.a))]
@@ -144,7 +144,7 @@ def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float], aggregator
         tip(drawn, f"{'; '.join(tips) or 'not counted'}, of {wording.rate_text(link.settings.rate_bps)}")
         near = 0.36 if crowded and number % 2 else 0.2  # of the way up: labels that stand side by side have no room
         x, y = ((1 - near) * low + near * high for low, high in zip(where[below], where[above], strict=True))
-        axes.text(x, y, text, fontsize=7, bbox=box, ha="center", va="center")
+        axes.text(x, y, text, fontsize=9, bbox=box, ha="center", va="center")
     for name, (x, y) in where.items():
         colour = SWITCH if name in network.switches else PAPER if name in network.other_hosts else HOST
         edge = "black" if name in aggregators else "#AAAAAA"
@@ -155,7 +155,7 @@ def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float], aggregator
             name,
             ha="center",
             va="center",
-            fontsize=8,
+            fontsize=9,
             bbox=frame,
             color=ON_LIGHT if name in network.switches else INK,
         )
@@ -190,15 +190,15 @@ def shares(built: dict[str, Any]) -> Figure | None:
             tip(area, f"{user}: {sum(values) / len(values):.3g} Mb/s in the mean, at most {max(values):.3g}")
         axes.axhline(rate_bps / 1e6, color=INK, linewidth=1, linestyle="--")
         name = wording.name_of(entry["method"])
-        axes.set_title(f"{name}: {_direction(link)}, {_fairness(link)}", loc="left", fontsize=9)
+        axes.set_title(f"{name}: {_direction(link)}\n{_fairness(link)}", loc="left", fontsize=9)
         axes.set(ylabel="Mb/s", ylim=(0, 1.08 * rate_bps / 1e6))
         last_s = max(last_s, times[-1])
         keys |= {_family(user): colours[user] for user in users if user != JOB}
         keys[f"the job, {name}"] = colours.get(JOB, "white")
     clock = "time" if built["backend"] == "mininet" else "virtual time"
     panels[-1].set(xlabel=f"{clock} (s)", xlim=(0, last_s))
-    handles = [Patch(color=colour, label=name) for name, colour in sorted(keys.items(), key=lambda key: key[0])]
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(5, len(handles)), frameon=False)
+    names = sorted(keys)
+    figure_kit.legend_above(figure, [Patch(color=keys[name]) for name in names], names)
     return figure
 
 
@@ -252,7 +252,7 @@ def jobs(built: dict[str, Any]) -> Figure | None:
             tip(line, f"{look['label']}: {8e-6 * sum(job['bytes']) / end_s:.3g} Mb/s in the mean")
         axes.set_title(_job_title(entry), loc="left", fontsize=9)
         axes.set(ylabel="Mb/s", ylim=(0, None))
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
         if has_slots:
             axes = panels.pop(0)
             for look, job in zip(looks, tenants["jobs"], strict=True):
@@ -338,7 +338,7 @@ def _job_rows(methods: list[dict[str, Any]]) -> list[Row]:
         job["name"] for entry in methods for job in entry.get("tenants", {}).get("jobs", []) if not job["measured"]
     ]
     for name in dict.fromkeys(names):
-        cells_by_row[f"Job {name}: a sum"] = [_sum_time(entry, name) for entry in methods]
+        cells_by_row[f"Job {name}: one sum takes"] = [_sum_time(entry, name) for entry in methods]
     cells_by_row["Queue of the fullest link, 99th percentile"] = [_fullest(entry) for entry in methods]
     return list(cells_by_row.items())
 

@@ -6,6 +6,7 @@ A part is HTML: `text`, `number`, `stamp`, `items`, `details`, `nav`, `figure`, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,13 @@ _ENVIRONMENT = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+_ENVIRONMENT.filters["joined"] = lambda words: re.sub(r"(?<=\d) (?=[A-Za-zµ%]|\d{3}\b)", "\u00a0", words)
+"""A number and its unit in one line."""
 _PAGE = _ENVIRONMENT.get_template("page.html.j2")
 _PARTS = _ENVIRONMENT.get_template("parts.html.j2").module
+
+
+_STEPS = {"compared": "What was compared", "outcome": "What came out", "trust": "Whether to trust it"}
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,14 @@ def text(words: str, kind: str = "", tag: str = "p") -> Markup:
 def figure(drawing: Figure, name: str, caption: str = "", title: str = "") -> Markup:
     """A figure as SVG, with its caption. title: what it shows, where the caption doesn't say it."""
     return part("figure", inline_svg(drawing, name, title or caption or name), caption)
+
+
+def opening(title: str, **steps: Sequence[Markup]) -> list[Markup]:
+    """What a reader with ten seconds needs. steps: by their names in `_STEPS`, in the order of the page."""
+    parts = [text(title, "title", "h1")]
+    for name, step in steps.items():
+        parts += [text(_STEPS[name], "step", "h2"), *step]
+    return parts
 
 
 def render(title: str, header: Sequence[Markup], sections: Sequence[Section], *, crossed: bool = False) -> str:

@@ -25,8 +25,8 @@ ON_LIGHT, ON_DARK = "#101418", "#fdfdfd"
 """Text on a coloured field, which is the same in light and dark."""
 
 DARK_PAPER = "#15191e"
-WIDTH = 7.0
-"""Of a figure, in inches: text of 10 points can be read where a small screen shows all of it."""
+WIDTH = 5.4
+"""Of a figure, in inches: a screen of 400 px shows all of it, with text of 10 points at 9.5 px."""
 CONTRAST_LEAST = 3.0  # WCAG's, of graphics
 
 _THEME = {

@@ -41,25 +41,27 @@ def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
         if link.a in links.switches and link.b in links.switches and not links.graph:
             upward.setdefault(min(link.a, link.b, key=lambda end: where[end][1]), []).append(link)
     for lower, beside in upward.items():  # one label for links beside each other, near the switch that they are of
-        text = "\n".join([_rates(beside), *_crossings(crossed, beside)])
+        counts = [count for arrays in crossed.values() for count in _counts(arrays, beside)]
+        ends_text = dict.fromkeys(f"{count:.2f}" for count in (min(counts), max(counts)))
+        text = f"{_rates(beside)}\n{' to '.join(ends_text)}×"  # noqa: RUF001
         ends = [where[end] for link in beside for end in (link.a, link.b)]
         x, y = (sum(axis) / len(ends) for axis in zip(*ends, strict=True))
         if beside[1:]:
             x, y = where[lower][0], where[lower][1] + 0.45
-        axes.text(x, y, text, ha="center", va="center", fontsize=8, backgroundcolor=PAPER)
+        axes.text(x, y, text, ha="center", va="center", fontsize=9, backgroundcolor=PAPER)
     aggregators = aggregating(scenario)
     for name, (x, y) in where.items():
         colour = SWITCH if name in links.switches else HOST
         edge = "black" if name in aggregators else colour
         frame = {"boxstyle": "round", "facecolor": colour, "edgecolor": edge}
         axes.text(
-            x, y, name, ha="center", va="center", fontsize=8, bbox=frame, color=INK if name in links.hosts else ON_LIGHT
+            x, y, name, ha="center", va="center", fontsize=9, bbox=frame, color=INK if name in links.hosts else ON_LIGHT
         )
     for above in links.switches if folded else ():
         first, *remaining = below(links, above)
         if len(remaining) > 1 and above in where:
             (x1, y), (x2, _) = where[first], where[remaining[-1]]
-            axes.text((x1 + x2) / 2, y, f"… {len(remaining) - 1} more …", ha="center", va="center", fontsize=8)
+            axes.text((x1 + x2) / 2, y, f"… {len(remaining) - 1} more …", ha="center", va="center", fontsize=9)
     for label in axes.texts:
         label.set_in_layout(False)
     axes.margins(0.08, 0.15)
@@ -79,9 +81,12 @@ def _crossings(crossed: Mapping[str, Mapping[Hop, Fraction]], beside: Sequence[T
     """Arrays of each method over each of some links beside each other, in its busier direction."""
     texts = []
     for name, arrays in crossed.items():
-        counts = sorted({float(max(arrays[link.a, link.b], arrays[link.b, link.a])) for link in beside})
-        texts.append(f"{name} {' or '.join(f'{count:.2f}×' for count in counts)}")  # noqa: RUF001
+        texts.append(f"{name} {' or '.join(f'{count:.2f}×' for count in _counts(arrays, beside))}")  # noqa: RUF001
     return texts
+
+
+def _counts(arrays: Mapping[Hop, Fraction], beside: Sequence[TopologyLink]) -> list[float]:
+    return sorted({float(max(arrays[link.a, link.b], arrays[link.b, link.a])) for link in beside})
 
 
 def below(links: Topology, switch: str) -> list[str]:

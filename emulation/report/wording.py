@@ -208,7 +208,7 @@ def count_text(value: int) -> str:
 
 
 def times_text(factor: float | None) -> str:
-    return "–" if factor is None else f"{factor:.2f}×"
+    return "–" if factor is None else f"{factor:.{0 if factor >= 100 else 2}f}×"
 
 
 def _three_digits(value: float) -> str:
@@ -217,13 +217,19 @@ def _three_digits(value: float) -> str:
 
 
 def measure_text(name: str, value: Any) -> str:
-    """A measure of the certificate, by the unit at the end of its name."""
+    """A measure of a certificate or a fact of a machine, by the unit at the end of its name."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {measure_text(name, entry)}" for key, entry in value.items())
     if value is None:
         return "not measured"
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, bool | str):
+        return value if isinstance(value, str) else "yes" if value else "no"
     if name.endswith("_ns"):
         return time_text(value)
+    if name.endswith("_s"):
+        return time_text(1e9 * value)
     if name.endswith("_bytes"):
         return bytes_text(value)
     if name.endswith("_bps"):
@@ -231,6 +237,14 @@ def measure_text(name: str, value: Any) -> str:
     if name.endswith("_share") or "_deviation_" in name:
         return f"{100 * value:.3g} %"
     return count_text(value) if isinstance(value, int) else number_text(value)
+
+
+def facts(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """Facts of a machine for people: names without their units, and values with them."""
+    return [
+        (name.removesuffix("_bytes").removesuffix("_s").replace("_", " "), measure_text(name, value))
+        for name, value in values.items()
+    ]
 
 
 def faster_text(speedup: float) -> str:
@@ -323,7 +337,8 @@ def what_was_compared(built: dict[str, Any]) -> str:
     scenario, methods = built["scenario"], built["methods"]
     names = [in_text(entry["method"]) for entry in methods]
     who = f"{len(names)} methods" if names[4:] else " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-    parameters = f"{count_text(methods[0]['parameters'])} parameters"
+    count = count_text(methods[0]["parameters"]).replace(" ", "\u00a0")  # a number ends no line
+    parameters = f"{count} parameters"
     what = f"trained the same model ({scenario.workload.name}, {parameters})"
     if replayed(built):
         what = f"moved the gradients of one profile ({scenario.workload.profile}, {parameters}), without training,"

@@ -3,6 +3,9 @@
 import re
 from html.parser import HTMLParser
 
+STEPS = ("What was compared", "What came out", "Whether to trust it")
+WIDTH_MOST = 400.0
+
 
 class Page(HTMLParser):
     """Fails on a tag that is closed wrongly; collects ids, what is loaded from elsewhere, and the marks of figures."""
@@ -26,7 +29,7 @@ class Page(HTMLParser):
             given[name] for name in ("src", "href", "xlink:href", "data") if not given.get(name, "#").startswith("#")
         ]
         self.ids += [given["id"]] if "id" in given else []
-        if tag in ("table", "svg") and "scroll" not in self._classes:
+        if tag == "table" and "scroll" not in self._classes:
             self.outside.append(tag)
         if tag not in self.VOID:
             self.open.append(tag)
@@ -47,8 +50,8 @@ class Page(HTMLParser):
         self._classes.pop()
 
 
-def checked(text: str, links: tuple[str, ...] = ()) -> Page:
-    """The page, after everything that all pages promise. links: what it may point to."""
+def checked(text: str, links: tuple[str, ...] = (), steps: tuple[str, ...] = STEPS) -> Page:
+    """The page, after everything that all pages promise. links: what it may point to; steps: of its beginning."""
     page = Page(text)
     assert [each for each in page.loaded if each not in links] == []
     assert "@import" not in text
@@ -58,9 +61,14 @@ def checked(text: str, links: tuple[str, ...] = ()) -> Page:
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
     assert "color-scheme: light dark" in text
     assert "@media (prefers-color-scheme: dark)" in text
-    assert page.outside == [], "tables and figures scroll in boxes of their own"
+    assert page.outside == [], "tables scroll in boxes of their own"
     assert not re.search(r"(?<![-\w])(?:min-)?width: ?\d{3,}px", text), "no fixed widths"
+    assert text.count("<h1") == 1
+    assert re.findall(r'<h2 class="step">(.*?)</h2>', text) == list(steps)
+    assert "@media print" in text
     for svg in re.findall(r"<svg .*?</svg>", text, re.DOTALL):
+        width = float(re.search(r'viewBox="0 0 ([\d.]+) ', svg)[1])  # type: ignore[index]
+        assert width <= WIDTH_MOST, "a screen of 400 px shows all of a figure, with text that can be read"
         assert re.match(r'<svg role="group" aria-label="[^"]+"', svg)
         assert svg.count('tabindex="0"') == (1 if "<title>" in svg else 0), "one stop of the tab key for each figure"
     assert len(text) < 1_000_000

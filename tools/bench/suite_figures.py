@@ -32,17 +32,17 @@ def unshaped(networks: Sequence[dict[str, Any]]) -> Figure | None:
     drawn_networks = [network for network in networks if network["rows"]]
     if not drawn_networks:
         return None
-    figure = Figure(figsize=(max(8.0, 1.2 + 3.6 * len(drawn_networks)), 6.4), layout="constrained")
-    above, below = figure.subplots(2, len(drawn_networks), squeeze=False, sharey="row")
+    heights = [height for network in drawn_networks for height in (2.2, 1.0 + 0.25 * len(by_name(network["rows"])))]
+    figure, panels = figure_kit.stacked(heights, WIDTH)
     names: dict[str, Any] = {}
-    for axes, bars, network in zip(above, below, drawn_networks, strict=True):
+    for axes, bars, network in zip(panels[::2], panels[1::2], drawn_networks, strict=True):
         axes.set_title(network["title"], fontsize=10)
         for name, rows in by_name(network["rows"]).items():
             points = [(row["size_bytes"], row["algbw_bytes_per_s"] * 8e-9) for row in rows]
             names[label_of(name)] = axes.plot(*zip(*points, strict=True), **look_of(name))[0]
             tips(axes, points, [f"{label_of(name)}, {size_text(size)}: {gbps:.2f} Gb/s" for size, gbps in points])
         sizes_below(axes)
-        axes.set_ylim(bottom=0)
+        axes.set(ylim=(0, None), ylabel="algbw, Gb/s per worker")
         largest = [max(rows, key=lambda row: row["size_bytes"]) for rows in by_name(network["rows"]).values()]
         for place, row in enumerate(largest):
             worker, both = (row["worker_cpu_ns_per_packet"] or 0) / 1e3, _cpu_us(row)
@@ -52,12 +52,11 @@ def unshaped(networks: Sequence[dict[str, Any]]) -> Figure | None:
             for bar in bars.patches[-2:]:
                 tip(bar, f"{label_of(row['name'])}: {worker:.2f} µs in the worker, {both - worker:.2f} in the switch")
             idle = "" if row["cpu_idle_share"] is None else f", {row['cpu_idle_share']:.0%} idle"
-            bars.text(both, place, f" {both:.2f} µs{idle}", va="center", fontsize=8)
+            bars.text(both, place, f" {both:.2f} µs{idle}", va="center", fontsize=9)
         figure_kit.bar_labels(bars, (label_of(row["name"]) for row in largest))
         bars.set_xlim(0, 1.6 * max(map(_cpu_us, largest)) + 0.05)
         bars.set_xlabel(f"CPU µs per packet sent (hatched: switch), {size_text(largest[0]['size_bytes'])}")
-    above[0].set_ylabel("algbw, Gb/s per worker")
-    figure.legend(names.values(), names.keys(), loc="outside upper center", ncols=4)
+    figure_kit.legend_above(figure, list(names.values()), list(names))
     return figure
 
 
@@ -78,7 +77,7 @@ def codecs(networks: Sequence[dict[str, Any]]) -> Figure | None:
             tip(bars[0], f"{label_of(row['name'])}, {row['type']}: {speed:.3g} million elements per second{of_bound}")
             if most:
                 axes.plot([most], [place], marker="|", markersize=14, color=INK)
-            axes.text(max(speed, most or 0), place, f"  {speed:.3g}, {row['limited_by']}", va="center", fontsize=8)
+            axes.text(max(speed, most or 0), place, f"  {speed:.3g}, {row['limited_by']}", va="center", fontsize=9)
         figure_kit.bar_labels(axes, (f"{label_of(row['name'])}, {row['type']}" for row in rows))
         axes.set_xlim(0, 1.45 * axes.dataLim.x1)
         axes.set(title=title, xlabel="million elements per second; |: bound")
@@ -90,8 +89,7 @@ def loss(networks: Sequence[dict[str, Any]]) -> Figure | None:
     shares = loss_shares(networks)
     if not shares:
         return None
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    axes = figure.subplots()
+    figure, ((axes,),) = figure_kit.grid(WIDTH, 3.8)
     free = 2e-5  # where "no loss" stands on the logarithmic axis
     for name, by_loss in shares.items():
         points = [(share or free, value) for share, value in by_loss.items()]
@@ -113,7 +111,7 @@ def loss(networks: Sequence[dict[str, Any]]) -> Figure | None:
         ylabel="goodput / goodput without loss",
         title=f"n = {topology['workers']}, {rate_text(topology['rate_bps'])}",
     )
-    axes.legend()
+    figure_kit.legend_above(figure, *axes.get_legend_handles_labels())
     return figure
 
 

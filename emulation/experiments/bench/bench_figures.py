@@ -32,20 +32,19 @@ Row = dict[str, Any]
 
 
 def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
-    """Share of the payload limit against size: a row of panels for each rate, a column for each number of workers."""
+    """Share of the payload limit against size: a panel for each rate and number of workers."""
     limited = shaped(networks)
     if not limited:
         return None
-    workers = sorted({topology_of(network)["workers"] for network in limited})
-    rates = sorted({topology_of(network)["rate_bps"] for network in limited})
-    size = max(5.0, 1.0 + 2.2 * len(workers)), 1.4 + 1.9 * len(rates)
-    figure, grid = figure_kit.grid(*size, len(rates), len(workers), sharex=True, sharey=True)
+    limited.sort(key=lambda network: (topology_of(network)["rate_bps"], topology_of(network)["workers"]))
+    columns = min(_PANELS_ABREAST, len(limited))
+    lines = -(-len(limited) // columns)
+    figure, grid = figure_kit.grid(WIDTH, 1.4 + 2.1 * lines, lines, columns, sharex=True, sharey=True)
     names: dict[str, Any] = {}
     # small arrays may go beyond the limit, by the burst of the shaper
     top = 1.06 * max(1.0, *(row["share_of_payload_limit"] for network in limited for row in network["rows"]))
-    for network in limited:
+    for axes, network in zip(grid.flat, limited, strict=False):
         topology = topology_of(network)
-        axes = grid[rates.index(topology["rate_bps"])][workers.index(topology["workers"])]
         axes.set_title(network["title"], fontsize=10)
         for name, rows in by_name(network["rows"]).items():
             points = [(row["size_bytes"], row["share_of_payload_limit"]) for row in rows]
@@ -58,9 +57,9 @@ def allreduce(networks: Sequence[dict[str, Any]]) -> Figure | None:
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     for axes in grid.flat:
         axes.set_visible(bool(axes.lines))
-    figure.supylabel("algbw / (link rate × payload share of a frame)", fontsize=10)  # noqa: RUF001
+    figure.supylabel("algbw / (link rate × payload share)", fontsize=10)  # noqa: RUF001
     figure.supxlabel("size of the array on each worker", fontsize=10)
-    figure.legend(names.values(), names.keys(), loc="outside upper center", ncols=4)
+    figure_kit.legend_above(figure, list(names.values()), list(names))
     return figure
 
 
@@ -95,7 +94,7 @@ def speedups(networks: Sequence[dict[str, Any]]) -> Figure | None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))  # noqa: RUF001
         axes.yaxis.set_minor_locator(NullLocator())
         sizes_below(axes)
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=9)
     figure.supylabel("speed-up over Gloo", fontsize=10)
     figure.supxlabel("size of the array on each worker", fontsize=10)
     return figure
@@ -107,7 +106,7 @@ def planes(part: dict[str, Any]) -> Figure | None:
     if not rows:
         return None
     workers = sorted({row["workers"] for row in rows})
-    figure, (panels,) = figure_kit.grid(max(5.0, 1.0 + 2.2 * len(workers)), 3.4, columns=len(workers), sharey=True)
+    figure, (panels,) = figure_kit.grid(WIDTH, 3.4, columns=len(workers), sharey=True)
     for axes, count in zip(panels, workers, strict=True):
         for name in dict.fromkeys(row["plane"] for row in rows):
             colour = DATAPLANES[name].colour
@@ -125,7 +124,7 @@ def planes(part: dict[str, Any]) -> Figure | None:
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set(title=f"{count} workers", xlabel="elements per packet")
     panels[0].set_ylabel("ns per packet, one core, in memory")
-    panels[-1].legend(fontsize=8)
+    figure_kit.legend_above(figure, *panels[-1].get_legend_handles_labels())
     return figure
 
 
@@ -142,12 +141,13 @@ def numbers(part: dict[str, Any]) -> Figure | None:
             speed = row["bytes_per_s"] / 1e9
             bars = axes.barh(place, speed, height=0.6, color=colours[row["implementation"]])
             tip(bars[0], f"{_what(row)}, {size_text(size)}: {speed:.2f} GB/s, {row['share_of_memcpy']:.0%} of memcpy")
-            axes.text(speed, place, f" {speed:.2f} GB/s, {row['share_of_memcpy']:.0%}", va="center", fontsize=8)
+            axes.text(speed, place, f" {speed:.2f} GB/s, {row['share_of_memcpy']:.0%}", va="center", fontsize=9)
         copy = next(row["bytes_per_s"] for row in here if row["what"] == "memcpy") / 1e9
         axes.axvline(copy / 2, color=_BOUND, linestyle=":")
         axes.set_yticks(range(len(here)), [_what(row) for row in here])
         axes.grid(axis="y", visible=False)
-        axes.set_xlim(0, 1.45 * max(row["bytes_per_s"] for row in here) / 1e9)
+        axes.margins(y=0.01)
+        axes.set_xlim(0, 1.75 * max(row["bytes_per_s"] for row in here) / 1e9)
         axes.set(title=size_text(size), xlabel="GB/s of float32; dotted: half of memcpy")
         axes.invert_yaxis()
     return figure
@@ -189,7 +189,7 @@ def label_of(name: str) -> str:
 
 def sizes_below(axes: Axes) -> None:
     axes.set_xscale("log", base=4)
-    axes.set_xticks([4096, 65_536, 1_048_576, 16_777_216], ["4 K", "64 K", "1 M", "16 M"], fontsize=8)
+    axes.set_xticks([4096, 65_536, 1_048_576, 16_777_216], ["4 K", "64 K", "1 M", "16 M"], fontsize=9)
     axes.minorticks_off()
 
 
@@ -211,21 +211,24 @@ FIGURES = {
         "allreduce",
         speedups,
         "Against Gloo",
-        "The switch against Gloo, with the better of cubic and bbr. Below the grey line it does not pay; the dotted "
-        "one is the bound. A small array gains round trips, not bytes, and so goes beyond it.",
+        "The speed-up of the switch over Gloo, with the better of cubic and bbr. Below the grey line the switch is "
+        "slower; the dotted line is the bound. A small array saves round trips, and so can go beyond the bound.",
     ),
     "allreduce": BenchFigure(
         "allreduce",
         allreduce,
         "Allreduce on shaped links",
-        "What each method moves, against size; dotted: what no host method can exceed.",
+        "What share of the link each method uses for gradients, by the size of the array. No host method can be above "
+        "the dotted line.",
     ),
-    "planes": BenchFigure("planes", planes, "Data planes in memory", "The switch alone, without a network."),
+    "planes": BenchFigure(
+        "planes", planes, "Data planes in memory", "How long the switch alone takes for a packet, without a network."
+    ),
     "numbers": BenchFigure(
         "numbers",
         numbers,
         "Codecs in memory",
-        "What it costs to make gradients integers and back, beside a copy.",
+        "How fast each codec turns gradients into integers and back, beside a plain copy.",
     ),
 }
 

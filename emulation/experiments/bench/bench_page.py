@@ -14,7 +14,7 @@ from emulation.experiments.bench import text_table
 from emulation.experiments.bench.allreduce.answer import SUMMARY_HEADS, answer, summary
 from emulation.experiments.bench.bench_figures import FIGURES, BenchFigure
 from emulation.experiments.bench.document import failures
-from emulation.report import page_kit
+from emulation.report import page_kit, wording
 from emulation.report.page_kit import Section, part, text
 from emulation.results.whole_file import write_text
 
@@ -35,20 +35,21 @@ def write_page(
     }
     title = "switchagg benchmark" + ", quick run" * built["quick"]
     first = answer(built)
-    header = [text(title, "title")]
+    header = [text(title, "title", "h1")]
     if first is not None:
-        header += [
-            part("number", first["number"], first["bound"]),
-            text(first["what"], "lead"),
-            part("stamp", first["stamp"]["kind"], first["stamp"]["word"], first["stamp"]["text"]),
-            *map(text, first["sentences"]),
-        ]
+        stamp = first["stamp"]
+        header = page_kit.opening(
+            title,
+            compared=[text(first["what"])],
+            outcome=[part("number", first["number"], first["bound"]), *map(text, first["sentences"])],
+            trust=[part("stamp", stamp["kind"], stamp["word"], stamp["text"])],
+        )
     sections = [
         Section(figures[name].title, [page_kit.figure(drawing, name, figures[name].caption, figures[name].title)])
         for name, drawing in drawn.items()
     ]
     if first is None:
-        header.append(text(sections[0].title if sections else "Nothing was measured", tag="h1"))
+        header.append(text(sections[0].title if sections else "Nothing was measured", tag="h2"))
         sections[:1] = [replace(section, title="") for section in sections[:1]]
     if rows := summary(built):
         longest = "The longest arrays, with bound and baseline"
@@ -64,9 +65,9 @@ def write_page(
         )
         for name, tables in networks.items()
     ]
-    facts = [(name.replace("_", " "), value) for name, value in {**built["machine"], **built["load"]}.items()]
+    facts = wording.facts({**built["machine"], **built["load"]})
     sections += [
         Section("Numbers", [text(defined, "soft"), *numbers]),
         Section("Machine, and its load during the run", [part("facts", facts)]),
     ]
-    write_text(path, page_kit.render("benchmark", header, sections))
+    write_text(path, page_kit.render(title, header, sections))

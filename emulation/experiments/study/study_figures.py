@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 from emulation.experiments.study.study_plan import FLOAT32
 from emulation.report import figure_kit
 from emulation.report.figure_kit import LINESTYLES
+from emulation.report.svg import WIDTH
 from emulation.testbed.certificate.fidelity import rate_text
 
 Row = dict[str, Any]
@@ -54,7 +55,7 @@ def accuracy(document: dict[str, Any]) -> Figure | None:
     mean."""
     every = list(places(document))
     heights = [2.8 + 0.25 * len(rows) for _, rows in every]
-    figure, panels = figure_kit.stacked(heights, 10)
+    figure, panels = figure_kit.stacked(heights, WIDTH)
     for axes, height, ((workload, workers), rows) in zip(panels, heights, every, strict=True):
         plain = next((row for row in rows if row["codec"] == FLOAT32), None)
         if plain is not None:
@@ -62,20 +63,19 @@ def accuracy(document: dict[str, Any]) -> Figure | None:
             axes.axhspan(min(errors), max(errors), color="#DDDDDD", label="seeds of float32")
         ended = [row for row in rows if not row["diverged"]]
         for colour, row in zip(_colours(ended), ended, strict=True):
-            bits = _bits(row)
-            axes.plot([bits] * row["seeds"], _final_errors(row), "_", color=colour, markersize=9)
-            axes.plot([bits], [_error(row["accuracy"])], "o", color=colour, markersize=5)
+            axes.plot([bits(row)] * row["seeds"], _final_errors(row), "_", color=colour, markersize=9)
+            axes.plot([bits(row)], [_error(row["accuracy"])], "o", color=colour, markersize=5)
         axes.set_xscale("log")
         axes.set_yscale("log")
-        _labels(axes, [(_bits(row), _error(row["accuracy"]), short(row["codec"])) for row in ended], height - 1)
+        _labels(axes, [(bits(row), _error(row["accuracy"]), short(row["codec"])) for row in ended], height - 1)
         figure_kit.decimal_ticks(axes.xaxis)
         for place in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
             place(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))
-        axes.tick_params(axis="y", which="minor", labelsize=8)
+        axes.tick_params(axis="y", which="minor", labelsize=9)
         low, high = axes.get_xlim()
         axes.set_xlim(low, high * 1.6)
         axes.set(title=f"{workload}, n = {workers}", ylabel="wrong answers in the end")
-        axes.set_xlabel("bits per value on a link's busier direction, headers and scales included")
+        axes.set_xlabel("bits per value, headers and scales included")
         axes.legend(loc="upper right")
     return figure
 
@@ -103,7 +103,7 @@ def _labels(axes: Axes, points: Sequence[tuple[float, float, str]], inches: floa
             name,
             (bits, value),
             (bits * 1.06, 10**at),
-            fontsize=8,
+            fontsize=9,
             va="center",
             arrowprops={"arrowstyle": "-", "color": "#BBBBBB", "linewidth": 0.6} if at < log10(value) - step else None,
         )
@@ -116,22 +116,24 @@ def curves(document: dict[str, Any]) -> Figure | None:
     if chosen_place is None:
         return None
     (workload, workers), rows = chosen_place
-    figure, (panels,) = figure_kit.grid(10, 5.2, columns=2, sharey=True)
+    figure, panels = figure_kit.stacked([2.8, 2.8 + 0.1 * len(rows)], WIDTH, sharex=True)
     plain = [row for row in rows if row["codec"] == FLOAT32]
     within = [row for row in rows if row["points"] is not None and row["points"] >= -CLOSE and row not in plain]
     beyond = [row for row in rows if row not in within and row not in plain]
     titles = (f"within {CLOSE:g} points of float32", f"more than {CLOSE:g} points below")
     for axes, chosen, title in zip(panels, (within, beyond), titles, strict=True):
         for row in plain:
-            axes.fill_between(*_columns(row["curve"], 0, 2, 3), color="#DDDDDD", label="seeds of float32")
-        for number, (colour, row) in enumerate(zip(_colours(chosen), chosen, strict=True)):
-            style = LINESTYLES[number % len(LINESTYLES)]
+            at, low, high = _columns(row["curve"], 0, 2, 3)
+            axes.fill_between(at, low, high, color="#DDDDDD", label="seeds of float32")
+        for row in chosen:
+            number = rows.index(row)
+            colour, style = _colours(rows)[number], LINESTYLES[number % len(LINESTYLES)]
             points = _columns(row["curve"], 0, 1)
             axes.plot(*points, color=colour, linestyle=style, linewidth=1.5, label=short(row["codec"]))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        axes.set(xlabel="iteration", title=f"{title}: {workload}, n = {workers}")
-        axes.legend(loc="lower right", fontsize=8)
-    panels[0].set_ylabel("held-out accuracy")
+        axes.set(ylabel="held-out accuracy", title=f"{title}: {workload}, n = {workers}")
+    panels[-1].set_xlabel("iteration")
+    _legend(figure, panels)
     return figure
 
 
@@ -148,7 +150,7 @@ def error(document: dict[str, Any]) -> Figure | None:
     if not with_errors:
         return None
     (workload, workers), rows = with_errors[0]
-    figure, ((left, right),) = figure_kit.grid(10, 5.2, columns=2, sharey=True)
+    figure, (left, right) = figure_kit.stacked([2.8, 2.8 + 0.1 * len(rows)], WIDTH, sharex=True)
     for number, (colour, row) in enumerate(zip(_colours(rows), rows, strict=True)):
         for axes, place in ((left, 1), (right, 2)):
             points = [(point[0], point[place]) for point in row["errors"] if point[place]]
@@ -160,14 +162,16 @@ def error(document: dict[str, Any]) -> Figure | None:
                 }
                 axes.plot(*zip(*points, strict=True), linewidth=1.5, **look)
     for axes, title in ((left, "of a worker's codes"), (right, "of the sum")):
-        axes.set_yscale("log")
-        axes.set(xlabel="iteration", title=f"{title}: {workload}, n = {workers}")
-    left.set_ylabel("squared error / squared norm of what was to be sent")
-    names: dict[str, Any] = {}
-    for axes in (left, right):
-        names |= {str(line.get_label()): line for line in axes.lines}
-    figure.legend(names.values(), names.keys(), loc="outside right upper", fontsize=8)
+        axes.set(yscale="log", ylabel="relative squared error", title=f"{title}: {workload}, n = {workers}")
+    right.set_xlabel("iteration")
+    _legend(figure, (left, right))
     return figure
+
+
+def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """One of all panels."""
+    names = {label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure_kit.legend_above(figure, list(names.values()), list(names))
 
 
 def time_to_accuracy(document: dict[str, Any]) -> Figure | None:
@@ -177,7 +181,7 @@ def time_to_accuracy(document: dict[str, Any]) -> Figure | None:
         return None
     (workload, workers), rows = chosen_place
     rates = document["line_rates_bps"]
-    figure, (panels,) = figure_kit.grid(10, 2.0 + 0.27 * len(rows), columns=len(rates))
+    figure, panels = figure_kit.stacked([0.8 + 0.27 * len(rows)] * len(rates), WIDTH)
     for axes, line in zip(panels, rates, strict=True):
         timed = sorted(rows, key=lambda row: -float(row["time_s"][str(line)]))
         left = [0.0] * len(timed)
@@ -185,9 +189,10 @@ def time_to_accuracy(document: dict[str, Any]) -> Figure | None:
             values = [row["time_parts"][str(line)][name] for row in timed]
             axes.barh([short(row["codec"]) for row in timed], values, left=left, color=colour, label=name)
             left = [low + value for low, value in zip(left, values, strict=True)]
-        axes.set(xlabel="seconds to the 16-bit accuracy (model)", title=f"{workload}, n = {workers}, {rate_text(line)}")
-        axes.tick_params(axis="y", labelsize=8)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+        axes.set(title=f"{workload}, n = {workers}, {rate_text(line)}")
+        axes.tick_params(axis="y", labelsize=9)
+    panels[-1].set_xlabel("seconds to the 16-bit accuracy (model)")
+    _legend(figure, panels[-1:])
     return figure
 
 
@@ -202,5 +207,5 @@ def _colours(rows: Sequence[Row]) -> list[Any]:
     return [palette(index % 20) for index in range(len(rows))]
 
 
-def _bits(row: Row) -> float:
+def bits(row: Row) -> float:
     return float(max(row["up_bits"], row["down_bits"]))

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from emulation.experiments.study.study_figures import places
+from emulation.experiments.study.study_figures import CLOSE, bits, places, short
 from emulation.experiments.study.study_plan import FLOAT32, is_method
 from emulation.report import page_kit
 from emulation.report.page_kit import Section, part, text
 from emulation.report.table_kit import columns, markdown
+from emulation.report.wording import facts
 from emulation.testbed.certificate.fidelity import rate_text
 
 CAPTIONS = {
-    "accuracy": "Wrong answers in the end, against bits per value on the busier direction of a link.",
+    "accuracy": "Wrong answers in the end, against bits per value in a link's busier direction: lower left is better.",
     "curves": "Accuracy over training, the mean of seeds.",
-    "error": "Squared error over training: of a worker's codes, and of the sum.",
-    "time": "Seconds to the accuracy of 16 bits, by line rate: computing, coding and the link, one after the other.",
+    "error": "Squared error over training: above of a worker's codes, below of the sum.",
+    "time": "Seconds to the accuracy of 16 bits by a model: computing, coding and the link, one after the other.",
 }
+SEEDS_LEAST = 3
 HEADS = (
     "codec",
     "accuracy",
@@ -42,7 +45,7 @@ def _tables(document: dict[str, Any]) -> Iterator[tuple[str, list[str], list[lis
         first = rows[0]
         title = (
             f"{workload}, {workers} workers: {first['parameters']:,} parameters, {first['iterations']} iterations, "
-            f"{min(row['seeds'] for row in rows)} seeds"
+            f"{(seeds := min(row['seeds'] for row in rows))} seed{'s' * (seeds > 1)}"
         )
         yield title, heads, [_cells(document, row) for row in rows]
 
@@ -64,10 +67,39 @@ def tables(document: dict[str, Any]) -> list[str]:
 def page(document: dict[str, Any], figures: Mapping[str, Figure]) -> str:
     """The page's HTML. figures: by name."""
     sections = [Section(title, [part("plain_table", heads, rows, title)]) for title, heads, rows in _tables(document)]
-    facts = [(name.replace("_", " "), value) for name, value in document["facts"].items()]
-    sections += [Section("Machine", [part("facts", facts)])]
-    drawn = [page_kit.figure(drawing, name, CAPTIONS[name]) for name, drawing in figures.items()]
-    return page_kit.render("codecs", [text("Codecs beside float32 and 16 bits", tag="h1"), *drawn], sections)
+    sections += [Section("Machine", [part("facts", facts(document["facts"]))])]
+    first, *more = [page_kit.figure(drawing, name, CAPTIONS[name]) for name, drawing in figures.items()] or [Markup()]
+    seeds = min(row["seeds"] for row in document["rows"])
+    codecs = len({row["codec"] for row in document["rows"]})
+    title = "Codecs beside float32 and 16 bits"
+    trained = ", and ".join(f"{workload} with {workers} workers" for (workload, workers), _ in places(document))
+    noise = f"± and the marks of each codec are of {seeds} seeds."
+    if seeds < SEEDS_LEAST:
+        noise = f"Each codec has only {seeds} seed{'s' * (seeds > 1)}, so small differences may be chance."
+    header = page_kit.opening(
+        title,
+        compared=[text(f"{codecs} codecs trained {trained}.")],
+        outcome=[*(text(sentence, "lead") for sentence in outcome(document)), first],
+        trust=[text(f"{noise} Accuracy was trained and measured; times are a model: computing, coding and the link.")],
+    )
+    return page_kit.render(title, [*header, *more], sections)
+
+
+def outcome(document: dict[str, Any]) -> Iterator[str]:
+    """For each workload and number of workers, the codec with the fewest bits that learned as much as float32."""
+    for (workload, workers), rows in places(document):
+        alike = [
+            row for row in rows if row["points"] is not None and row["points"] >= -CLOSE and row["codec"] != FLOAT32
+        ]
+        of = f"on {workload} with {workers} workers"
+        if not alike:
+            yield f"No codec ends within {CLOSE:g} points of float32 {of}."
+            continue
+        best = min(alike, key=bits)
+        yield (
+            f"Of the codecs that end within {CLOSE:g} points of float32 {of}, {short(best['codec'])} needs the fewest "
+            f"bits: {bits(best):.3g} for a value, headers included."
+        )
 
 
 def lines(document: dict[str, Any]) -> Iterator[str]:

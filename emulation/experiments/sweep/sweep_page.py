@@ -18,11 +18,12 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from emulation.experiments.cells import point_text, value_text, values_text
 from emulation.report import comparison_figures, figure_kit, wording
-from emulation.report.page_kit import Section, part, render, text
+from emulation.report.comparison_report import verdict_stamp
+from emulation.report.page_kit import Section, opening, part, render, text
 from emulation.report.page_kit import figure as figure_part
 from emulation.report.svg import WIDTH, tips
 from emulation.results.results import write_json
-from emulation.results.speedups import VALID, ratio, resolved
+from emulation.results.speedups import VALID, ratio, resolved, worst
 from emulation.results.whole_file import write_text
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import Scenario
@@ -184,7 +185,7 @@ def _cell(place: SeedGroup, method: MethodName, is_baseline: bool) -> tuple[str,
         notes.append(wording.times_text(speedup))
         notes += ["no difference beyond noise"] if place.unresolved(method) else []
     elif not is_baseline and any(entry["comparison"] for entry in place.of(method)):
-        notes.append("no speed-up can be told")
+        notes.append("speed-up unclear")
     if (over := place.over_fifo(method)) is not None:
         notes.append(f"{wording.times_text(over[0])} over FIFO")
     low, high = (wording.time_text(time) for time in times[1:])
@@ -255,7 +256,7 @@ def figure(document: dict[str, Any]) -> Figure:
     for axes in rows[-1]:
         axes.set_xlabel(", ".join(panels[0][1][0].x))
     handles, labels = rows[0][0].get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
+    figure_kit.legend_above(drawn, handles, labels)
     return drawn
 
 
@@ -315,7 +316,9 @@ def _lines(
 
 def _render(document: dict[str, Any], drawn: dict[str, Figure]) -> str:
     panels = tables(document)
-    caption = "Every run of every method is in results.csv."
+    caption = (
+        "The left plot has the median time of an iteration, the right one its speed-up. results.csv has every run."
+    )
     if len(panels) > PANELS_MOST:
         caption += f" {len(panels) - PANELS_MOST} more combinations are in the tables below."
     parts = []
@@ -325,19 +328,31 @@ def _render(document: dict[str, Any], drawn: dict[str, Figure]) -> str:
         parts.append(part("table", heads, rows, title or "Iteration time", last=["Report", *reports]))
     baseline = wording.in_text(document["baseline"]) if document["baseline"] else "no baseline"
     note = (
-        f"Medians over the iterations after the warm-up; speed-ups of an iteration over {baseline}, each with its "
-        "limit, if communication were free; and of a schedule over the same method that sends first come, first served."
+        f"Times are medians over the iterations after the warm-up. Below them stand speed-ups of an iteration over "
+        f"{baseline}; the limit is the speed-up if communication were free. A schedule is also compared with the same "
+        "method that sends first come, first served (FIFO)."
     )
-    note += " Time is virtual and exact." * (document["backend"] == "sim")
+    stamp = verdict_stamp(worst(run["verdict"] for run in document["runs"]))
+    figures = [figure_part(drawing, name, caption) for name, drawing in drawn.items()]
     return render(
         document["title"],
-        [
-            text(document["title"], "title"),
-            text(headline(document), tag="h1"),
-            *(figure_part(drawing, name, caption) for name, drawing in drawn.items()),
-        ],
-        [Section("Iteration time", [*parts, text(note, "small")])],
+        opening(
+            document["title"],
+            compared=[text(_compared(document))],
+            outcome=[text(headline(document), "lead"), *figures],
+            trust=[part("stamp", stamp["kind"], stamp["word"], stamp["text"])],
+        ),
+        [Section("The numbers", [*parts, text(note, "small")])],
     )
+
+
+def _compared(document: dict[str, Any]) -> str:
+    """Methods and what varies, as a sentence."""
+    names = [wording.in_text(method) for method in document["methods"]]
+    who = f"{len(names)} methods" if names[4:] else " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    where = "in Mininet, in real time" if document["backend"] == "mininet" else "in virtual time"
+    varied = "; ".join(f"{', '.join(group[0])}: {', '.join(map(values_text, group))}" for group in document["axes"])
+    return f"{who[0].upper()}{who[1:]} ran {where}, each with every combination of {varied}."
 
 
 def _report_link(run: dict[str, Any]) -> Markup:

@@ -17,7 +17,7 @@ from emulation.report import figure_kit, page_kit
 from emulation.report.page_kit import Section, part
 from emulation.report.svg import INK, WIDTH, inline_svg, tip
 from emulation.report.table_kit import columns
-from emulation.report.wording import bytes_text, name_of, time_text
+from emulation.report.wording import bytes_text, in_text, time_text
 from emulation.results.results import write_json
 from emulation.results.whole_file import write_text
 from emulation.testbed.certificate.fidelity import rate_text
@@ -30,8 +30,8 @@ LABEL_MAX = 28
 """Letters of a line of a method's name in the figure."""
 BAR_INCHES = 0.3
 CAPTION = (
-    "How much shorter an iteration would be; whiskers: its noise. Gains within the noise are grey: they can't be told "
-    "from chance."
+    "How much shorter an iteration would be. The whiskers are the noise; a gain within the noise is grey, since it may "
+    "be chance."
 )
 
 
@@ -44,21 +44,33 @@ def write(document: dict[str, Any], folder: Path) -> Path:
     svg = inline_svg(figures["whatif"], "whatif", CAPTION)
     write_text(folder / "whatif.svg", svg)
     held_up = (
-        "Held up by: what an iteration would gain most without. compute: ranks hardly wait; link: bytes at the line's "
-        "rate; latency: round trips and what calls cost hosts; slots: the switch's window."
+        '"Held up by" names what costs an iteration most: compute (ranks hardly wait), link (bytes at its rate), '
+        "latency (round trips, and what calls cost hosts) or slots (the switch's window)."
     )
     tables = [
         Section(rate := rate_text(link["rate_bps"]), [part("plain_table", HEADS, rows(link), rate)])
         for link in document["links"]
     ]
     name = document["run"]["name"]
+    title = f"What other methods would gain for {name}"
+    rates = ", ".join(rate_text(link["rate_bps"]) for link in document["links"])
+    count, workers = len(document["links"][0]["rows"]), document["run"]["workers"]
+    compared = f"{count} methods were compared for {name} with {workers} workers, on links of {rates}."
+    trust = (
+        "This is a forecast from a recorded run, not a measurement. ± is its noise, and a gain within the noise is "
+        "unresolved. What encoding costs a processor, and what a codec does to accuracy, isn't counted."
+    )
     text = page_kit.render(
-        f"{name}: what if",
-        [
-            page_kit.text(f"What other methods would gain {name}", "title"),
-            *(page_kit.text(headline(link), tag="h1") for link in document["links"]),
-            part("figure", svg, CAPTION),
-        ],
+        title,
+        page_kit.opening(
+            title,
+            compared=[page_kit.text(compared)],
+            outcome=[
+                part("items", [headline(link) for link in document["links"]], "lead"),
+                part("figure", svg, CAPTION),
+            ],
+            trust=[part("stamp", "virtual", "FORECAST", trust)],
+        ),
         [
             *tables,
             Section("", [page_kit.text(held_up, "small")]),
@@ -96,14 +108,16 @@ def headline(link: dict[str, Any]) -> str:
     by_name = {row["method"]: row for row in link["rows"]}
     base = by_name[link["baseline"]]
     better = [row for row in link["rows"] if row["resolved"] and row["gain"] > 0]
-    at = f"{rate_text(link['rate_bps'])}, against {name_of(parse(base['method']))}"
+    at, baseline = f"At {rate_text(link['rate_bps'])}", in_text(parse(base["method"]))
     if not better:
-        return f"{at}: no method gains more than the noise ({base['limit']} holds iterations up)."
+        return f"{at} no method gains more over {baseline} than the noise ({base['limit']} holds iterations up)."
     best = max(better, key=lambda row: float(row["gain"]))
-    text = f"{at}: {_share(best)} off an iteration by {name_of(parse(best['method'], virtual=True))}"
+    which = in_text(parse(best["method"], virtual=True))
+    text = f"{at} an iteration with {which} is {_share(best)} shorter than with {baseline}"
     switch = by_name.get("switch")
     if switch is not None and best is not switch:
-        text += f"; {_share(switch)} by the switch alone" if switch["resolved"] else "; the switch alone: unresolved"
+        gain = f"is {_share(switch)} shorter" if switch["resolved"] else "shows no gain beyond the noise"
+        text += f"; with the switch alone it {gain}"
     return f"{text}."
 
 
@@ -176,10 +190,11 @@ def figure(document: dict[str, Any]) -> Figure:
             tip(bar, f"{row['method']}: {words(row)}, {time_text(row['iteration_ns'])} an iteration")
         axes.axvline(0, color=INK, linewidth=0.8)
         axes.set_title(f"{rate_text(link['rate_bps'])}, against {link['baseline']}", loc="left", fontsize=10)
-        axes.tick_params(axis="y", labelsize=8)
+        axes.tick_params(axis="y", labelsize=9)
         axes.grid(axis="y", visible=False)
     every[-1].set_xlabel("iteration shorter by, %")
-    drawn.legend(handles=_legend(document), loc="outside lower center", ncols=3, fontsize=8)
+    handles = _legend(document)
+    figure_kit.legend_above(drawn, handles, [str(handle.get_label()) for handle in handles])
     return drawn
 
 
@@ -189,8 +204,8 @@ def _legend(document: dict[str, Any]) -> list[Artist]:
     looks = {parse(row["method"], virtual=True).look for row in rows if row["resolved"]}
     colours = {look.label: look.colour for look in sorted(looks, key=lambda look: look.label)}
     if not all(row["resolved"] for row in rows):
-        colours["unresolved: within its noise"] = UNRESOLVED
-    whisker = Line2D([], [], color=WHISKER, marker="|", label="whiskers: the noise, ±")
+        colours["within the noise"] = UNRESOLVED
+    whisker = Line2D([], [], color=WHISKER, marker="|", label="the noise, ±")
     return [*(Patch(color=colour, label=label) for label, colour in colours.items()), whisker]
 
 

@@ -67,7 +67,7 @@ def shared() -> dict[str, Any]:
         ("Its queue, 99th percentile", [("99.0 kB", "median 30.0 kB")] * 2),
         (
             "Time to accuracy",
-            [("2.08 s", "to 97.5 % on the test set"), ("2.00 ms", "to 97.5 % on the test set, 1040.00× as fast")],  # noqa: RUF001
+            [("2.08 s", "to 97.5 % on the test set"), ("2.00 ms", "to 97.5 % on the test set, 1040× as fast")],  # noqa: RUF001
         ),
     ],
 )
@@ -128,8 +128,8 @@ def test_each_has_its_share_drawn_and_the_page_its_section(shared: dict[str, Any
     assert "↑ 73 %\n↓ 92 %" in texts
     assert {"h5", "h6", "s1"} <= set(texts)
     assert [axes.get_title(loc="left") for axes in shares.axes] == [
-        "ring: s1 to h1, Jain's index 0.46, which never stays at 0.9",
-        "switch: s1 to h1, Jain's index 1.00, at 0.9 from 30.0 ms on",
+        "ring: s1 to h1\nJain's index 0.46, which never stays at 0.9",
+        "switch: s1 to h1\nJain's index 1.00, at 0.9 from 30.0 ms on",
     ]
     stacked = [each for each in shares.axes[1].collections if isinstance(each, PolyCollection)]
     tops = [each.get_paths()[0].vertices[:, 1].max() for each in stacked]
@@ -186,8 +186,8 @@ def tenants() -> dict[str, Any]:
 
 def test_other_jobs_have_lines_slots_and_rows(tenants: dict[str, Any]) -> None:
     found = dict(link_sharing.rows(tenants))
-    assert found["Job a: a sum"] == [("2.50 ms", "median of 1 200; 0 wrong elements")]
-    assert found["Job late: a sum"] == [("–", "")]  # noqa: RUF001
+    assert found["Job a: one sum takes"] == [("2.50 ms", "median of 1 200; 0 wrong elements")]
+    assert found["Job late: one sum takes"] == [("–", "")]  # noqa: RUF001
     assert found["Queue of the fullest link, 99th percentile"] == [("2.00 kB", "s1 to h1; in all 4 marks, 2 drops")]
     assert link_sharing.link_loads(tenants, tenants["methods"][0])["h1", "s1"] == pytest.approx(75e6)
     paused = {"from": "h1", "to": "s1", "pauses": 1_200, "paused_ns": 250, "lossless_drops": 0}

@@ -63,11 +63,11 @@ def answer(built: dict[str, Any]) -> dict[str, Any] | None:
     size = max(times)
     where = f"{bytes_text(size)} on {_workers(network)} workers at {rate_text(_rate(network))}"
     most = bound(network)
-    beyond = ["What is beyond the bound is no merit of the switch: Gloo does not reach its own."]
+    beyond = ["What is beyond the bound is no merit of the switch: Gloo does not reach its own bound."]
     return {
         "number": speedup_text(times[size]),
         "bound": bound_text(times[size], most),
-        "what": f"Allreduce of {where} through the switch, beside Gloo with the better of two congestion controls.",
+        "what": f"Allreduce of {where}: through the switch, and by Gloo with the better of two congestion controls.",
         "stamp": _stamp(network, size),
         "sentences": [*(beyond if times[size] > BEYOND_BOUND_FACTOR * most else []), _longest(ratios), _slower(ratios)],
     }
@@ -119,10 +119,18 @@ def _stamp(network: Network, size: int) -> dict[str, str]:
     if wrong := sum(row["wrong_elements"] for row in rows):
         return {"kind": "invalid", "word": "WRONG", "text": f"{count_text(wrong)} elements of sums were wrong."}
     row = next(row for row in rows if row["name"] in SWITCHES and row["size_bytes"] == size)
-    text = f"Every element of every sum was checked. The switch was limited by {row['limited_by']}"
+    text = f"Every element of every sum was checked. What limited the switch: {row['limited_by']}"
     if row["limited_by"] == "cpu":
-        return {"kind": "virtual", "word": "EXACT, NOT AT SPEED", "text": f"{text}, so this says more of the machine."}
-    return {"kind": "valid", "word": "EXACT", "text": f"{text}; the median of {row['time_ns']['count']} operations."}
+        return {
+            "kind": "virtual",
+            "word": "EXACT, NOT AT SPEED",
+            "text": f"{text}, so the number says more about the machine than about the switch.",
+        }
+    return {
+        "kind": "valid",
+        "word": "EXACT",
+        "text": f"{text}. The number is a median of {row['time_ns']['count']} operations.",
+    }
 
 
 def _longest(ratios: Sequence[tuple[Network, dict[int, float]]]) -> str:
@@ -135,7 +143,7 @@ def _longest(ratios: Sequence[tuple[Network, dict[int, float]]]) -> str:
         if len(longest_ratios) > 1:
             between = f"{min(longest_ratios):.2f} to {times_text(max(longest_ratios))}"
         parts.append(f"{between} with {workers} workers (bound {times_text(bound(here[0][0]))})")
-    return f"The longest arrays, over all rates: {', '.join(parts)}."
+    return f"With the longest arrays, over all rates, the speed-up is {', '.join(parts)}."
 
 
 def _slower(ratios: Sequence[tuple[Network, dict[int, float]]]) -> str:
@@ -146,6 +154,6 @@ def _slower(ratios: Sequence[tuple[Network, dict[int, float]]]) -> str:
         for size, ratio in sorted(times.items())
         if faster_text(ratio).endswith("slower")
     ]
-    return f"It does not pay, being slower than Gloo, for {'; '.join(lost)}." if lost else (
-        "It was slower than Gloo nowhere in what was measured."
-    )  # fmt: skip
+    return (
+        f"The switch was slower than Gloo for {'; '.join(lost)}." if lost else "The switch was never slower than Gloo."
+    )
