@@ -307,7 +307,7 @@ def wire(built: dict[str, Any]) -> Figure:
             bound = bytes_text(least if what == "sent" else least_received)
             tip(bars[0], f"{name}: {what} {bytes_text(value)}, bound {bound}")
             axes.text(value / 1e6, row + offset, f"   {what} {bytes_text(value)}", va="center", ha="left")
-        label = "bound: gradient bytes × traffic factor, framed" if row == 0 else ""  # noqa: RUF001
+        label = "bound: the least that the method must move" if row == 0 else ""
         ends = ([row - 0.45, row], [row, row + 0.45])
         axes.vlines([least / 1e6, least_received / 1e6], *ends, color=_BOUND_COLOUR, linewidth=2, label=label)
     axes.set_yticks(range(len(methods)), [names[entry["method"]] for entry in methods])

@@ -22,6 +22,7 @@ _HEADS = {
     "Communication takes": "Communication",
     "First layer: gradient ready to sum back": "First layer",
     "Each rank sends": "Each sends",
+    "Retransmissions": "Resent",
     "Values lost for good": "Lost",
     "Ranks in a sum": "Ranks",
     "Time to accuracy": "To accuracy",

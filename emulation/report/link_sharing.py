@@ -120,6 +120,7 @@ def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float], aggregator
     box = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.8}
     axes.axis("off")
     crowded = len(network.hosts) > 2 * ABREAST
+    steps = min(3, (len(network.hosts) - 1) // ABREAST) if crowded else 1
     for number, link in enumerate(network.links):
         (x1, y1), (x2, y2) = where[link.a], where[link.b]
         both = [loads_bps.get(hop) for hop in ((link.a, link.b), (link.b, link.a))]
@@ -131,18 +132,18 @@ def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float], aggregator
         )
         below, above = (link.a, link.b) if y1 < y2 else (link.b, link.a)
         ways = ((below, above, "↑"), (above, below, "↓"))
-        text = "\n".join(
-            f"{sign} {wording.percent_text(loads_bps[a, b] / link.settings.rate_bps, 0)}"
-            for a, b, sign in ways
-            if (a, b) in loads_bps
-        )
+        shares = {sign: loads_bps[a, b] / link.settings.rate_bps for a, b, sign in ways if (a, b) in loads_bps}
+        if crowded and shares:
+            busier = max(shares, key=lambda sign: shares[sign])
+            shares = {busier: shares[busier]}
+        text = "\n".join(f"{sign} {wording.percent_text(share, 0)}" for sign, share in shares.items())
         tips = (
             f"{a} to {b} {wording.rate_text(float(f'{loads_bps[a, b]:.3g}'))}"
             for a, b, _ in ways
             if (a, b) in loads_bps
         )
         tip(drawn, f"{'; '.join(tips) or 'not counted'}, of {wording.rate_text(link.settings.rate_bps)}")
-        near = 0.36 if crowded and number % 2 else 0.2  # of the way up: labels that stand side by side have no room
+        near = 0.2 + 0.16 * (number % steps)  # of the way up: labels that stand side by side have no room
         x, y = ((1 - near) * low + near * high for low, high in zip(where[below], where[above], strict=True))
         axes.text(x, y, text, fontsize=9, bbox=box, ha="center", va="center")
     for name, (x, y) in where.items():
@@ -252,7 +253,7 @@ def jobs(built: dict[str, Any]) -> Figure | None:
             tip(line, f"{look['label']}: {8e-6 * sum(job['bytes']) / end_s:.3g} Mb/s in the mean")
         axes.set_title(_job_title(entry), loc="left", fontsize=9)
         axes.set(ylabel="Mb/s", ylim=(0, None))
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
+        named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         if has_slots:
             axes = panels.pop(0)
             for look, job in zip(looks, tenants["jobs"], strict=True):
@@ -261,14 +262,15 @@ def jobs(built: dict[str, Any]) -> Figure | None:
                     axes.step(*zip(*steps, (end_s, steps[-1][1]), strict=True), where="post", **look)
             axes.set(ylabel="slots", ylim=(0, None))
     axes.set(xlabel="virtual time (s)", xlim=(0, last_s))
+    figure_kit.legend_above(figure, list(named.values()), list(named))
     return figure
 
 
 def _job_title(entry: dict[str, Any]) -> str:
     tenants = entry["tenants"]
     wrong = sum(job.get("wrong_elements", 0) for job in tenants["jobs"])
-    title = f"{wording.name_of(entry['method'])}: Jain's index of the other jobs by weight {tenants['jain']:.2f}"
-    return f"{title}, {wording.count_text(wrong)} wrong elements in their sums"
+    title = f"{wording.name_of(entry['method'])}: Jain's index by weight {tenants['jain']:.2f}"
+    return f"{title}, {wording.count_text(wrong)} wrong elements"
 
 
 def _job_looks(jobs: list[dict[str, Any]], measured: str) -> list[dict[str, Any]]:

@@ -394,7 +394,7 @@ def findings(built: dict[str, Any]) -> list[str]:
     numbers, baseline = compared["comparison"], in_text(built["baseline"])
     which, count = in_text(compared["method"]), len(built["methods"])
     if count > 2 and (speedup := numbers["headline"]["speedup"]) is not None:
-        first = "the fastest" if speedup >= 1 else "the fastest but the baseline"
+        first = "the fastest" if speedup >= 1 else "after the baseline the fastest"
         among = f"those that learned as much as {baseline}" if worse and not none_learned else f"{count} methods"
         which = f"{which}, {first} of {among},"
     sentences = [f"{_quoted(numbers['headline'], which, baseline)}."]

@@ -206,7 +206,7 @@ def test_other_jobs_have_lines_slots_and_rows(tenants: dict[str, Any]) -> None:
     assert figure is not None
     assert loads is not None
     rates, slots = figure.axes
-    assert rates.get_title(loc="left").endswith("by weight 0.50, 3 wrong elements in their sums")
+    assert rates.get_title(loc="left").endswith("by weight 0.50, 3 wrong elements")
     assert [line.get_label() for line in rates.lines] == ["measured (weight 1)", "a (weight 1)", "late (weight 2)"]
     assert rates.lines[1].get_ydata() == pytest.approx([80.0] * 10)
     assert list(slots.lines[0].get_xdata()) == pytest.approx([0.0, 0.03, 0.1])

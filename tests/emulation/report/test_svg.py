@@ -5,6 +5,7 @@ import re
 import pytest
 from matplotlib.figure import Figure
 
+from emulation.report.page_kit import TEMPLATES
 from emulation.report.svg import (
     CONTRAST_LEAST,
     DARK_PAPER,
@@ -18,6 +19,8 @@ from emulation.report.svg import (
     tips,
 )
 from transport.group.method_name import METHODS
+
+TEXT_CONTRAST_LEAST = 4.5  # WCAG's AA, of text
 
 
 def drawn() -> tuple[Figure, str]:
@@ -60,6 +63,28 @@ def test_colours_of_the_page_are_its_own_and_others_are_lighter_where_dark_needs
     assert paint("fill", "#0072B2") == "fill: #0072b2", "light enough as it is"
     assert paint("fill", "#882255") == f"fill: #882255; fill: light-dark(#882255, {on_dark('#882255')})"
     assert ">  words</text>" in svg, "text is text"
+
+
+def test_words_of_both_themes_have_the_contrast_that_wcag_asks_of_text() -> None:
+    style = (TEMPLATES / "style.html.j2").read_text(encoding="utf-8")
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]+)", block)) for block in re.findall(r":root {([^}]*)}", style)[:2]
+    )
+    assert light.keys() == dark.keys()
+    for theme in (light, dark):
+        colours = {
+            name: "#" + "".join(2 * c for c in code[1:]) if len(code) == 4 else code for name, code in theme.items()
+        }
+        pairs = [(words, "paper") for words in ("ink", "soft", "link")]
+        pairs += [
+            ("good", "good-wash"),
+            ("sure", "sure-wash"),
+            ("odd", "odd-wash"),
+            ("ink", "wash"),
+            ("ink", "odd-wash"),
+        ]
+        assert min(contrast(colours[words], colours[field]) for words, field in pairs) >= TEXT_CONTRAST_LEAST
+        assert contrast(colours["bad"], "#ffffff") >= TEXT_CONTRAST_LEAST
 
 
 @pytest.mark.parametrize("name", METHODS)
