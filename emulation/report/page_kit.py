@@ -30,7 +30,9 @@ _ENVIRONMENT = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENVIRONMENT.filters["joined"] = lambda words: re.sub(r"(?<=\d) (?=[A-Za-zµ%]|\d{3}\b)", "\u00a0", words)
+_ENVIRONMENT.filters["joined"] = lambda words: (
+    words if isinstance(words, Markup) else re.sub(r"(?<=\d) (?=[A-Za-zµ%]|\d{3}\b)", "\u00a0", str(words))
+)
 """A number and its unit in one line."""
 _PAGE = _ENVIRONMENT.get_template("page.html.j2")
 _PARTS = _ENVIRONMENT.get_template("parts.html.j2").module

@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from emulation.report import figure_kit, page_kit
+from emulation.report.comparison_report import verdict_stamp
 from emulation.report.page_kit import Section, part
 from emulation.report.svg import WIDTH
 from emulation.report.table_kit import columns
 from emulation.report.wording import bytes_text, time_text
 from emulation.results.results import write_json
+from emulation.results.speedups import INVALID, VALID
 from emulation.results.whole_file import write_text
 from emulation.testbed.certificate.fidelity import rate_text
 from transport.group.method_name import parse
@@ -31,13 +34,13 @@ def write(document: dict[str, Any], folder: Path) -> Path:
     figures = figure_kit.draw({"losses": lambda: losses_figure(document), "steps": lambda: steps_figure(document)})
     figure_kit.write(figures, folder)
     captions = {"losses": LOSSES, "steps": STEPS}
-    name = Path(document["script"]).name
+    drawn = {key: page_kit.figure(drawing, key, captions[key]) for key, drawing in figures.items()}
     text = page_kit.render(
-        f"{name}: tried",
-        [page_kit.text(f"{name} on {document['workers']} ranks", "title"), page_kit.text(headline(document), tag="h1")],
+        f"{Path(document['script']).name} with other methods",
+        _opening(document, drawn.pop("steps")),
         [
             Section("Step times", [part("plain_table", HEADS, rows(document), "Step times")]),
-            *(Section("", [page_kit.figure(drawing, key, captions[key])]) for key, drawing in figures.items()),
+            *(Section("Losses", [drawing]) for drawing in drawn.values()),
             Section("The run", [part("facts", list(about(document)))]),
         ],
         crossed=bool(invalid(document)),
@@ -45,6 +48,22 @@ def write(document: dict[str, Any], folder: Path) -> Path:
     path = folder / "try.html"
     write_text(path, text)
     return path
+
+
+def _opening(document: dict[str, Any], steps: Markup) -> list[Markup]:
+    """What was compared, what came out and whether to trust it; what is invalid says so first."""
+    name, methods = Path(document["script"]).name, [row["method"] for row in document["methods"]]
+    certificates = [row["certificate"] for row in document["methods"] if row["certificate"] is not None]
+    place = f"on links of {rate_text(document['rate_bps'])}" if document["rate_bps"] else f"on {document['place']}"
+    compared = f"{name} ran with {' and with '.join(methods)}, as {document['workers']} ranks {place}."
+    stamp = {"kind": "virtual", "word": "NOT CERTIFIED", "text": "No link was emulated here, so none was checked."}
+    if certificates:
+        stamp = verdict_stamp(INVALID if invalid(document) else VALID)
+    trust = [part("stamp", stamp["kind"], stamp["word"], stamp["text"], invalid(document))]
+    gains = _gains(document)
+    outcome = [page_kit.text(f"{gains[:1].upper()}{gains[1:]}", "lead"), steps]
+    in_turn = {"trust": trust, "outcome": outcome} if invalid(document) else {"outcome": outcome, "trust": trust}
+    return page_kit.opening(f"{name} with other methods", compared=[page_kit.text(compared)], **in_turn)
 
 
 def lines(document: dict[str, Any]) -> list[str]:
@@ -71,10 +90,12 @@ def rows(document: dict[str, Any]) -> list[list[str]]:
 
 def headline(document: dict[str, Any]) -> str:
     """A sentence that sums the trial up."""
+    return ("INVALID, see below: " if invalid(document) else "") + _gains(document)
+
+
+def _gains(document: dict[str, Any]) -> str:
     base = document["methods"][0]["method"]
-    sentences = [_gain(compared, base) for compared in document["comparisons"]]
-    stamp = "INVALID, see below: " if invalid(document) else ""
-    return f"{stamp}{'; '.join(sentences)}."
+    return f"{'; '.join(_gain(compared, base) for compared in document['comparisons'])}."
 
 
 def _gain(compared: dict[str, Any], base: str) -> str:
@@ -151,7 +172,7 @@ def losses_figure(document: dict[str, Any]) -> Figure | None:
         axes.plot(steps, values, linestyle=style, color=_colour(row["method"]), label=row["method"])
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
-    axes.legend()
+    figure_kit.legend_above(drawn, *axes.get_legend_handles_labels())
     return drawn
 
 
@@ -171,7 +192,7 @@ def steps_figure(document: dict[str, Any]) -> Figure:
     axes.set_ylim(0, 1.15 * most_ns / 1e6)
     axes.set_xlabel("step")
     axes.set_ylabel("ms")
-    axes.legend()
+    figure_kit.legend_above(drawn, *axes.get_legend_handles_labels())
     return drawn
 
 

@@ -17,6 +17,7 @@ from emulation.experiments.tryout.try_messages import ScriptPlace
 from emulation.experiments.tryout.try_rank import backend_of
 from emulation.experiments.tryout.try_site import method_variables, rank_command, torchrun_variables
 from emulation.scenario.errors import ScenarioError
+from tests.shared.html_page import STEPS, checked
 
 MS = 1_000_000
 SCRIPT = """
@@ -121,7 +122,8 @@ def test_page_and_table_stamp_what_the_certificate_does_not_bear(tmp_path: Path)
     assert "losses, switch and gloo: the same at all 17 steps" in said
     assert "no forecast: no collectives" in said
     page = try_page.write(document, tmp_path).read_text()
-    assert "links were not saturated" in page
+    checked(page, steps=(STEPS[0], STEPS[2], STEPS[1]))
+    assert page.index("links were not saturated") < page.index("1.50 times as fast")
     assert page.count("<svg") == 2
     assert json.loads((tmp_path / "try.json").read_text())["methods"][1]["step"]["median_ns"] == 20 * MS
     unknown = [{**one, "losses": [None] * 17} for one in methods]

@@ -194,7 +194,7 @@ def test_certificate_stands_beside_its_bounds_and_is_drawn(pages: dict[str, tupl
         ("lateness of a timer, median", "60.0 µs", ""),
         ("losses by the machine", "interface 2", ""),
     ):
-        assert f'<th scope="row">{name}</th><td>{value}</td><td>{limit}</td>' in text
+        assert f'<th scope="row">{name}</th><td>{value}</td><td>{limit}</td>' in text.replace("\u00a0", " ")
     assert (folder / "fidelity.png").read_bytes().startswith(b"\x89PNG")
     assert not (pages["sim"][1] / "fidelity.png").exists()
 
