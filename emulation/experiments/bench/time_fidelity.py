@@ -298,10 +298,8 @@ def lines(built: dict[str, Any]) -> list[str]:
         named = "; ".join(f"{low} and {high} ({values_text(point)})" for point, low, high in totals["swapped"][:5])
         sentences.append(
             f"Of {totals['ordered']} pairs of methods whose predictions are more than {100 * APART:g} % apart, {wrong} "
-            f"were measured in the other order by more than the noise of both, "
-            f"{totals['swapped_over_one_link']} of them over one link"
-            + (f": {named}{', …' if wrong > 5 else ''}" if wrong else "")
-            + f"; {totals['swapped_within_noise']} within it."
+            f"were measured in the other order by more than the noise of both{f': {named}' if wrong else ''}"
+            f"{', …' if wrong > 5 else ''}; {totals['swapped_within_noise']} within it."
         )
     return sentences
 
