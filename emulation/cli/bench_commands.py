@@ -11,6 +11,7 @@ import typer
 
 from emulation.cli.command_group import CommandGroup
 from emulation.cli.outcomes import outcomes
+from emulation.cli.progress import say
 from emulation.cli.runs.hosts import hosts
 from emulation.cli.start.completion import method_names
 from switchagg.dataplane.plane_kinds import DATAPLANES
@@ -133,12 +134,12 @@ def _measure(matrix: BenchMatrix, json_file: Path | None, out: Path | None) -> N
     for target in targets:
         bench_run.require_folder(target.parent)
     store, load = CellStore(out and out / CELLS), document.MachineLoad()
-    networks = bench_run.run_allreduce(requests, _log, text_table.TablePrinter(typer.echo), store)
+    networks = bench_run.run_allreduce(requests, say, text_table.TablePrinter(typer.echo), store)
     content = bench_run.documented({"allreduce": networks}, load.measures())
     for target in targets:
         document.write(target, content)
     for path in bench_run.draw(content, out) if out is not None else ():
-        _log(str(path))
+        say(str(path))
     if failed := document.failures({"allreduce": networks}, ("allreduce",))[0]:
         raise RunFailed("; ".join(failed))
     store.clear(version("bench"))
@@ -233,7 +234,7 @@ def fidelity(
         if scenario is None:
             settings = {"methods.mininet": held.every(), "sweep.topology.rate_bps": list(held.RATES_BPS), **settings}
         plan = held.planned(scenarios.load(path, settings), scenarios.load_variants(path, settings), out, tables)
-        held.run(plan, only, again, jobs, _log)
+        held.run(plan, only, again, jobs, say)
         built = held.document(plan)
         for line in [*held.lines(built), *map(str, held.write(built, out, docs))]:
             typer.echo(line)
@@ -244,12 +245,8 @@ def _part(name: str, quick: bool, out: Path) -> None:
         from emulation.experiments.bench import bench_run, text_table
 
         printer = text_table.TablePrinter(typer.echo)
-        for line in bench_run.run({name: bench_run.MEASURES[name]}, quick, out, _log, typer.echo, printer):
+        for line in bench_run.run({name: bench_run.MEASURES[name]}, quick, out, say, typer.echo, printer):
             typer.echo(line)
-
-
-def _log(text: str) -> None:
-    typer.echo(text, err=True)
 
 
 def _sizes(least: str, most: str, factor: float, listed: str | None) -> list[int]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import typer
 
+from emulation.cli.progress import of_methods, say
 from emulation.experiments import compare as comparing
 from emulation.experiments.cells import values_text
 from emulation.experiments.compare import Comparison
@@ -81,7 +82,7 @@ def run(
     if plane is not None:
         typer.echo(f"data plane of the switch: {plane}", err=True)
     trainers = None if scenario.workload.profile else nursery
-    with _progress() as progress, _told_if_busy(backend):
+    with of_methods() as progress, _told_if_busy(backend):
         done = comparing.compare(scenario, backend, folder, progress, command=command, plane=plane, nursery=trainers)
     if as_json:
         typer.echo(json.dumps(plain(_summary(done)), sort_keys=True))
@@ -123,12 +124,9 @@ def run_sweep(
     for group in scenario.sweep.groups:
         typer.echo(f"{', '.join(group[0])}: {'; '.join(map(values_text, group))}", err=True)
 
-    def log(text: str) -> None:
-        typer.echo(text, err=True)
-
     with _told_if_busy(backend):
-        sweeping.run(swept, how.jobs, how.ray, log)
-    done = sweeping.write_results(swept, command, how.reports, log)
+        sweeping.run(swept, how.jobs, how.ray, say)
+    done = sweeping.write_results(swept, command, how.reports, say)
     if how.as_json:
         typer.echo(json.dumps(plain(done.document), sort_keys=True))
     else:
@@ -171,15 +169,6 @@ def _told_if_busy(backend: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    """A progress callback: bars on a terminal, plain lines elsewhere. Everything goes to stderr."""
-    from emulation.cli.progress import bars, lines
-
-    with bars() if sys.stderr.isatty() else lines() as report:
-        yield report
 
 
 def _summary(done: Comparison) -> dict[str, Any]:

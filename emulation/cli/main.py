@@ -15,9 +15,6 @@ from typing import Annotated, Any
 
 try:
     import typer
-except KeyboardInterrupt:  # nothing has been started yet
-    sys.stderr.write("switchagg: interrupted\n")
-    sys.exit(130)
 except ModuleNotFoundError:  # installed without extras: the protocol alone
     sys.stderr.write("switchagg: the Python package 'typer' is missing; run: pip install 'switchagg[emulation]'\n")
     sys.exit(1)
@@ -114,7 +111,7 @@ _ClickError: Any = typer.BadParameter.mro()[2]  # click's own base of usage erro
 
 
 def main() -> None:
-    """Entry point of the console script. Wrong usage is one line too, where typer would draw a box."""
+    """The command, once it is loaded. Wrong usage is one line too, where typer would draw a box."""
     word = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     called = app if "_SWITCHAGG_COMPLETE" in os.environ else _in_full(word)
     try:

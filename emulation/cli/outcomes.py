@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -63,6 +64,11 @@ def outcomes(how_to_go_on: str = "") -> Iterator[None]:
     from emulation.scenario.profiles.profile_errors import ProfileError
     from switchagg.errors import SwitchaggError
 
+    if any(name.startswith("SWITCHAGG_") for name in os.environ):
+        from transport.environment import fault_of_variables
+
+        if fault := fault_of_variables():
+            stop(fault, EXIT_USAGE)
     try:
         with at_first_signal(_interrupt):
             yield

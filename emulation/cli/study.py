@@ -9,6 +9,7 @@ import typer
 
 from emulation.cli.command_group import CommandGroup
 from emulation.cli.outcomes import outcomes
+from emulation.cli.progress import say
 
 app = typer.Typer(
     name="study",
@@ -66,5 +67,5 @@ def accuracy(
         from emulation.experiments.study.study_request import StudyRequest, study
 
         request = StudyRequest(tuple(codec or ()), tuple(workload or ()), tuple(workers or ()), seeds, only, quick)
-        for line in study(request, out, jobs, ray, lambda text: typer.echo(text, err=True)):
+        for line in study(request, out, jobs, ray, say):
             typer.echo(line)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from emulation.experiments import pool
+from emulation.experiments.progress_text import Log, Passing
 from emulation.report import wording
 from emulation.results.results import write_json
 from emulation.scenario.errors import RunFailed, ScenarioError, WorkloadError
@@ -36,7 +37,6 @@ SHOWING = ("_page", "_figures")
 """Ends of the names of files that only show results."""
 SOURCES = (".py", ".c", ".h")
 
-Log = Callable[[str], None]
 Record = dict[str, Any]
 
 
@@ -181,7 +181,8 @@ def run_cells(
         else:
             store.keep(cell, record)
             ended = ", ".join(filter(None, (outcome(record), f"{record['seconds']:.1f} s")))
-        log(f"[{number}/{len(missing)}] {cell.title}: {ended}; {pool.time_left(start_s, number, len(missing))}")
+        line = f"[{number}/{len(missing)}] {cell.title}: {ended}; {pool.time_left(start_s, number, len(missing))}"
+        log(line if "error" in record else Passing(line))
     return failed
 
 

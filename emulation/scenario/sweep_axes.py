@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import reprlib
 from collections.abc import Collection, Mapping
@@ -11,6 +10,7 @@ from math import prod
 from typing import Any
 
 from emulation.scenario.scenario_tables import RENAMED_KEYS
+from switchagg.option_syntax import close_match
 
 Value = int | float | str
 Point = dict[str, Value]
@@ -73,10 +73,9 @@ def parse(table: Mapping[str, Any], allowed: Collection[str], ended: Collection[
         if key not in allowed:
             place, _, name = key.rpartition(".")
             present = f"{place}.{RENAMED_KEYS.get(name, name)}"
-            close = [present] if present in allowed else difflib.get_close_matches(key, allowed, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else "like topology.rate_bps = [100_000_000, 1e9]"
+            hint = close_match(present, allowed) or "; like topology.rate_bps = [1e8, 1e9]"
             raise ValueError(
-                f"{reprlib.repr(key)} is no key that can be swept: {SEED}, or TABLE.KEY of a scenario; {hint}"
+                f"{reprlib.repr(key)} is no key that can be swept: {SEED}, or TABLE.KEY of a scenario{hint}"
             )
     axes = {key: _values(key, values) for key, values in axis_values.items()}
     for group in zipped:

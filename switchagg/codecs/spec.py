@@ -13,7 +13,7 @@ import numpy as np
 from switchagg.codecs import ARRAY_CODECS, CODECS, names
 from switchagg.codecs.array_codec import ArrayCodec, SumTerms
 from switchagg.codecs.codec import Codec
-from switchagg.option_syntax import choices, count, decimal, describe, option, parse
+from switchagg.option_syntax import choices, count, decimal, describe, option, option_choices, parse
 
 FEEDBACK = ("ef", "ef21")
 """Error feedback: e <- v - C(v) of v = g + e; and EF21: h <- h + C(g - h), the mean of h is applied."""
@@ -124,9 +124,11 @@ def parse_codec(text: str) -> CodecSpec:
     codec_options = [word for word in option_words if word not in common]
     feedback = words[0] if words else ""
     if words[1:] or (words and feedback not in FEEDBACK):
-        raise ValueError(f"codec {name}: '+{'+'.join(words)[:60]}' is unknown; allowed: +{', +'.join(FEEDBACK)}")
+        allowed = choices(f"+{feedback}", [f"+{word}" for word in FEEDBACK])
+        raise ValueError(f"codec {name}: '+{'+'.join(words)[:60]}' is unknown{allowed}")
     if name in CODECS and codec_options:
-        raise ValueError(f"codec {name}: option '{codec_options[0][:60]}' is unknown; allowed: {_allowed()}")
+        allowed = option_choices(codec_options[0].partition("=")[0], sorted(_COMMON))
+        raise ValueError(f"codec {name}: option '{codec_options[0][:60]}' is unknown{allowed}")
     codec: Codec | ArrayCodec
     if name in ARRAY_CODECS:
         codec = parse("codec", ":".join(filter(None, (name, ",".join(codec_options)))), ARRAY_CODECS)
@@ -155,7 +157,3 @@ def parse_sums(text: str) -> CodecSpec:
     if isinstance(spec.codec, Codec) and not spec.codec.adds:
         raise ValueError(f"codec {spec.name}: its words can't be summed, and no method here does anything else")
     return spec
-
-
-def _allowed() -> str:
-    return ", ".join(f"{word}=…" for word in sorted(_COMMON))

@@ -1,8 +1,10 @@
 """Quotas, so that no peer takes all that others need (C16)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from ipaddress import IPv4Address
+
+from switchagg.option_syntax import close_match
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,10 @@ def parse_peer_quota(text: str) -> PeerQuota:
     quotas: dict[str, int] = {}
     for part in filter(None, text.split(",")):
         name, _, number = part.strip().partition("=")
-        if name not in ("joins", "jobs", "slots", "job_slots") or not number.isdecimal() or not int(number):
-            raise ValueError(f"{part.strip()!r} not understood; allowed: joins=256, jobs=64, slots=2048, job_slots=512")
+        names = [entry.name for entry in fields(PeerQuota)]
+        if name not in names or not number.isdecimal() or not int(number):
+            near = "" if name in names else close_match(name, names)
+            allowed = "joins=256, jobs=64, slots=2048, job_slots=512"
+            raise ValueError(f"{part.strip()!r} not understood; allowed: {allowed}{near}")
         quotas[name] = int(number)
     return PeerQuota(**quotas)

@@ -123,8 +123,7 @@ def parse(kind: str, text: str, table: Mapping[str, type[T]]) -> T:
     for word in rest.split(",") if colon else ():
         key, equals, value = word.partition("=")
         if key not in options or not equals:
-            allowed = f"allowed: {', '.join(f'{option}=…' for option in options)}" if options else "it has none"
-            raise ValueError(f"{kind} {name}: option '{_shortened(word)}' is unknown; {allowed}")
+            raise ValueError(f"{kind} {name}: option '{_shortened(word)}' is unknown{option_choices(key, options)}")
         option = options[key]
         if option.name in values:
             raise ValueError(f"{kind} {name}: {key} is given twice")
@@ -145,6 +144,13 @@ def choices(name: str, known: Iterable[str], what: str = "allowed") -> str:
     """The end of an error about an unknown name: all known ones, and the one that is most like it. what: they are."""
     names = list(known)
     return f"; {what}: {', '.join(names)}{close_match(name, names)}"
+
+
+def option_choices(name: str, known: Iterable[str]) -> str:
+    """The same about an unknown option, which is written OPTION=VALUE."""
+    names = list(known)
+    allowed = f"; allowed: {', '.join(f'{option}=…' for option in names)}" if names else "; it has none"
+    return f"{allowed}{close_match(name, names)}"
 
 
 def _options(of: Any) -> list[Field[Any]]:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import Field, field, fields
 from typing import Any
 
+from switchagg.option_syntax import choices
+
 TEXT_MAX = 200
 
 
@@ -43,7 +45,7 @@ def fault_of(record: Any) -> str:
                 if not rule["low"] <= number <= rule["high"]:
                     return f"{entry.name} {number}: {rule['low']} to {rule['high']}"
         elif "allowed" in rule and not callable(rule["allowed"]) and value not in rule["allowed"]:
-            return f"{entry.name} {value[:TEXT_MAX]!r}: one of {', '.join(rule['allowed'])}"
+            return f"{entry.name} {value[:TEXT_MAX]!r} is unknown{choices(value, rule['allowed'])}"
     return ""
 
 

@@ -298,7 +298,7 @@ def test_chunks_beyond_the_wrap_have_masks_of_their_own() -> None:
         ({"verify": "auto"}, "secret sums need verify=on"),
         ({"backups": 1}, "secret sums can't be partial"),
         ({"close_after_ns": 1000}, "secret sums can't be partial"),
-        ({"secret": "maybe"}, "secret 'maybe': one of off, on"),
+        ({"secret": "maybe"}, "secret 'maybe' is unknown; allowed: off, on"),
     ],
 )
 def test_jobs_whose_sums_can_not_be_secret(changes: dict[str, Any], words: str) -> None:

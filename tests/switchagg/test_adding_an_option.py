@@ -89,4 +89,4 @@ def test_a_toy_option_is_one_field(tmp_path: Path) -> None:
     run("setup.py", "--quiet", "build_ext", "--inplace")
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
     assert "toys everywhere" in run("program.py", f"{compiler['PATH']}/cc")
-    assert "What a toy says" in run("-m", "emulation.cli.main", "scenario", "switch")
+    assert "What a toy says" in run("-m", "emulation.cli.main", "scenarios", "switch")

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+from emulation.cli.outcomes import known, outcomes
+from emulation.cli.progress import say
 from emulation.experiments.bench import bandwidths, bench_run, document, text_table
 from emulation.results.results import write_json
 from emulation.testbed.netns import run_in_user_namespace
@@ -77,7 +78,7 @@ def where(
     method = f"switch~{codec}:native" if codec else "switch:native"
     rates, sizes = [bandwidths.parse_rate(rate)], [bandwidths.parse_size(size)]
     request = bench_run.BenchMatrix([workers], rates, sizes, method, dtype=dtype).requests()[0]
-    typer.echo("\n".join(packet_cpu.lines(packet_cpu.measure(request, seconds, _log), functions)))
+    typer.echo("\n".join(packet_cpu.lines(packet_cpu.measure(request, seconds, say), functions)))
 
 
 @app.command()
@@ -91,7 +92,7 @@ def urgent(
     from transport.links.link_kinds import links_with
 
     bench_run.require()
-    for line in measure(links_with("mesh"), workers, bandwidths.parse_rate(rate), bandwidths.parse_size(size), _log):
+    for line in measure(links_with("mesh"), workers, bandwidths.parse_rate(rate), bandwidths.parse_size(size), say):
         typer.echo(line)
 
 
@@ -109,7 +110,7 @@ def lost_switch(kills: Annotated[int, typer.Option(min=1, help="How often the sw
     from tools.bench.lost_switch import measure
 
     bench_run.require()
-    for line in measure(kills, _log):
+    for line in measure(kills, say):
         typer.echo(line)
 
 
@@ -124,7 +125,7 @@ def killed_training(
     from tools.bench.killed_training import measure, write
 
     with outcomes():
-        write(measure(steps, lease, _log), out)
+        write(measure(steps, lease, say), out)
     typer.echo(str(out))
 
 
@@ -148,32 +149,27 @@ def suite(
             typer.echo(str(path))
         return
     for name in part or ():
-        if name not in PARTS:
-            stop(f"{name}: no part of the benchmark; allowed: {', '.join(PARTS)}", EXIT_USAGE)
+        known("part", name, PARTS)
     names = part or (QUICK_PARTS if quick else tuple(PARTS))
     measures = {name: PARTS[name] for name in PARTS if name in names}
     if measures.keys() - bench_run.MEASURES.keys():
         bench_run.require()
     minutes = sum(MINUTES[name][0 if quick else 1] for name in measures)
-    _log(f"{', '.join(measures)}: about {minutes:.0f} minutes; results in {out}")
+    say(f"{', '.join(measures)}: about {minutes:.0f} minutes; results in {out}")
     if quick and not part:
         absent = ", ".join(name for name in PARTS if name not in names)
-        _log(f"quick: few sizes, rates and turns, and without {absent}, which a run has that names them")
+        say(f"quick: few sizes, rates and turns, and without {absent}, which a run has that names them")
     printer = text_table.TablePrinter(typer.echo)
-    for line in bench_run.run(measures, quick, out, _log, typer.echo, printer, draw):
+    for line in bench_run.run(measures, quick, out, say, typer.echo, printer, draw):
         typer.echo(line)
 
 
 def _show(module: ModuleType, quick: bool, json_file: Path | None) -> dict[str, Any]:
-    part: dict[str, Any] = module.measure(quick, _log)
+    part: dict[str, Any] = module.measure(quick, say)
     if json_file is not None:
         write_json(json_file, part)
     typer.echo("\n".join(module.lines(part)))
     return part
-
-
-def _log(text: str) -> None:
-    typer.echo(text, err=True)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
 from typing import Any
 
 from emulation.experiments.bench import bandwidths
+from emulation.experiments.progress_text import Log, Passing
 from emulation.report import table_kit
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
@@ -26,8 +26,6 @@ from transport.group.method_name import host_methods
 from transport.schedule.schedule_plan import TensorRange, Transfer
 from transport.schedule.scheduler import Scheduler
 
-Log = Callable[[str], None]
-
 ALGORITHMS = tuple(host_methods())
 SIZES = (4096, 65_536, 1_048_576)
 WORKERS = 8
@@ -39,9 +37,9 @@ TURNS, QUICK_TURNS = 200, 20
 
 def measure(quick: bool, log: Log) -> dict[str, Any]:
     """The part `collectives` of the document."""
-    log(f"collectives: {len(ALGORITHMS)} algorithms in virtual time, n = {WORKERS}")
+    log(Passing(f"collectives: {len(ALGORITHMS)} algorithms in virtual time, n = {WORKERS}"))
     rows = [_row(name, size) for size in SIZES[: 2 if quick else None] for name in ALGORITHMS]
-    log("collectives: decisions of the scheduler")
+    log(Passing("collectives: decisions of the scheduler"))
     decision = scheduler_decision(QUICK_TURNS if quick else TURNS)
     sharded: list[dict[str, Any]] = []
     if reason := mininet_run.missing():

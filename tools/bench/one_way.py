@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from emulation.experiments.bench import bandwidths
+from emulation.experiments.progress_text import Log, Passing
 from emulation.report import table_kit
 from emulation.results.results import percentile
 from emulation.scenario.errors import RunFailed
@@ -25,8 +26,6 @@ from switchagg.errors import SwitchaggError
 from tools.bench import rdma
 from tools.bench.link_end import EndPlace, OpenCandidate, RunTransfer, TransferMeasured
 from transport.meshes.job_key import TOKEN_VARIABLE, new_token
-
-Log = Callable[[str], None]
 
 SIZES = (1024, 65_536, 1_048_576)
 PLAIN = tuple(f"plain {kind} {copy}" for kind in ("dealer", "push") for copy in ("copy", "no-copy"))
@@ -138,7 +137,7 @@ def measure(quick: bool, log: Log, contenders: Sequence[str] = CONTENDERS) -> di
     failures: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
     for size in SIZES:
-        log(f"links: {size} bytes, {len(contenders)} contenders")
+        log(Passing(f"links: {size} bytes, {len(contenders)} contenders"))
         speeds: dict[str, list[float]] = {}
         cpu: dict[str, list[float]] = {}
         while remaining := [name for name in contenders if name not in failures and name not in speeds]:
@@ -157,7 +156,7 @@ def _writes(quick: bool, log: Log, failures: dict[str, str]) -> list[dict[str, A
     writes = []
     for kind in ("RC", "UC"):
         for mtu in sorted(rdma.LINK_MTU):
-            log(f"links: RDMA WRITE over {kind}, path MTU {mtu}")
+            log(Passing(f"links: RDMA WRITE over {kind}, path MTU {mtu}"))
             how = {"cell_s": 0.3, "rounds": 2} if quick else {"cell_s": 0.6, "rounds": 5}
             try:
                 writes.append(rdma.rdma_write_throughput(kind, mtu, **how))  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ import numpy as np
 
 from emulation.experiments.bench import bandwidths
 from emulation.experiments.bench.plane_times import BUNDLE_ROWS, WINDOW, BundleTraffic
+from emulation.experiments.progress_text import Log, Passing
 from emulation.report import table_kit
 from emulation.scenario.errors import RunFailed
 from emulation.testbed import children, netns, patience
@@ -35,7 +36,6 @@ from tools.bench.p4_worker import BeginSending, Counts, WorkerPlace, job_of
 if TYPE_CHECKING:
     from p4vm.control.controlled_switch import ControlledSwitch
 
-Log = Callable[[str], None]
 
 ELEMENTS, WORKERS, SLOTS, VETH_WINDOW = 32, 2, 256, 32
 ANSWER_S = 60.0
@@ -56,13 +56,13 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
         part["failures"]["p4"] = reason
         return part
     for backend, seconds in (("native", 0.3 if quick else 2.0), ("python", 0.5 if quick else 3.0)):
-        log(f"P4 engine {backend}, in memory")
+        log(Passing(f"P4 engine {backend}, in memory"))
         try:
             part["rows"].append(in_memory(backend, seconds))
             part["starts"] += starts(backend, 1 if quick else 5)
         except (SwitchaggError, RunFailed) as error:
             part["failures"][f"p4 {backend}"] = str(error)
-    log("P4 switch on veth")
+    log(Passing("P4 switch on veth"))
     try:
         part["veth"] = on_veth(1.0 if quick else 3.0, 1 if quick else 5, log)
     except (SwitchaggError, RunFailed, subprocess.SubprocessError, OSError) as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from emulation.experiments.bench.allreduce.allreduce_cells import Bench, BenchRequest
 from emulation.experiments.bench.allreduce.rank_messages import OperationsMeasured, RunOperations
 from emulation.experiments.bench.allreduce.ranks import Ranks
+from emulation.experiments.progress_text import Passing
 from emulation.report.table_kit import columns
 from emulation.testbed.mininet.launch import RunningScenario
 from switchagg.native import library
@@ -88,7 +89,7 @@ class PacketCost:
 def measure(request: BenchRequest, seconds: float, log: Callable[[str], None]) -> PacketCost:
     """Runs the request's first method at its first size. Raises UnfitError, RunFailed."""
     method, scenario, size_bytes = request.methods[0], request.scenario, request.sizes[0]
-    log(f"{scenario.title}: building the network, starting {scenario.topology.workers} ranks")
+    log(Passing(f"{scenario.title}: building the network, starting {scenario.topology.workers} ranks"))
     with RunningScenario(scenario) as network:
         switch = network.start_switch(method.cell(scenario, size_bytes), method.method, method.name)
         with Ranks(network, request.dtype, size_bytes, seconds + 60.0) as ranks:
@@ -104,7 +105,7 @@ def measure(request: BenchRequest, seconds: float, log: Callable[[str], None]) -
 
             times_ns = [call.end_ns - call.start_ns for call in run(WARMUP_OPERATIONS)[0].operations]
             operations = max(1, min(OPERATIONS_MOST, round(seconds * 1e9 / 2 / min(times_ns))))
-            log(f"{operations} operations of {size_bytes} bytes, sampled")
+            log(Passing(f"{operations} operations of {size_bytes} bytes, sampled"))
             with Sampler() as sampler:
                 before, before_ns = network.switch_counters(switch), switch.running.cpu_ns()
                 sleeps = [_sleeps(pid) for pid in pids]

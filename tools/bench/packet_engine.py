@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.experiments.bench.bandwidths import MEGABYTE
+from emulation.experiments.progress_text import Log
 from emulation.report import table_kit
 from emulation.scenario.topologies.topology import Fabric
 from emulation.sim.engine.packet_clock import THREADS_VARIABLE
@@ -28,8 +29,6 @@ from emulation.sim.network.simulations import SIMULATIONS
 from emulation.sim.size_only import SizeOnlyArray
 from switchagg.job import MAX_CHILDREN
 from switchagg.native import library
-
-Log = Callable[[str], None]
 
 LINK = LinkConfig(100_000_000_000, 1_000)
 ROUNDS = 3

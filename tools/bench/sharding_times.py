@@ -7,13 +7,13 @@ long as one; in a ring each fills both directions.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from emulation.experiments.bench import bandwidths
 from emulation.experiments.bench.allreduce.allreduce_rank import MeetingPoint
 from emulation.experiments.bench.allreduce.bench_methods import ELEMENTS
+from emulation.experiments.progress_text import Log, Passing
 from emulation.report import table_kit
 from emulation.scenario.bounds import NetworkParameters, bound_together
 from emulation.scenario.scenario import ALLREDUCE, Scenario
@@ -25,8 +25,6 @@ from switchagg.description import Kind
 from tools.bench.sharding_rank import ALL_GATHER, BOTH, REDUCE_SCATTER, ShardingTask, ShardingTimes
 from transport.group.method_name import MethodName
 from transport.group.method_name import parse as parse_method
-
-Log = Callable[[str], None]
 
 METHODS = tuple(map(parse_method, ("gloo", "ring", "switch")))
 WORKERS, RATE_BPS = 4, 200_000_000
@@ -46,7 +44,7 @@ def measure(quick: bool, log: Log) -> list[dict[str, Any]]:
     size, operations = (QUICK_BYTES, QUICK_OPERATIONS) if quick else (SIZE_BYTES, OPERATIONS)
     rows = []
     for method in METHODS:
-        log(f"collectives: reduce-scatter and all-gather of {size} bytes by {method}, {rate_text(RATE_BPS)}")
+        log(Passing(f"collectives: reduce-scatter and all-gather of {size} bytes by {method}, {rate_text(RATE_BPS)}"))
         rows += _of_method(method, size, operations)
     return rows
 

@@ -11,7 +11,8 @@ from emulation.experiments.bench import bandwidths
 from emulation.experiments.bench.allreduce import bench_methods
 from emulation.experiments.bench.allreduce.allreduce_cells import ROUNDS, BenchRequest, OperationPace
 from emulation.experiments.bench.bench_run import MEASURES, BenchMatrix, Measure, OnRow, run_allreduce
-from emulation.experiments.cells import CellStore, Log
+from emulation.experiments.cells import CellStore
+from emulation.experiments.progress_text import Log
 from emulation.testbed.mininet.launch import BY_LINKS, BY_SWITCH
 
 RATES = (100_000_000, 200_000_000, 500_000_000, 1_000_000_000)

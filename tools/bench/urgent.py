@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from emulation.experiments.progress_text import Passing
 from emulation.scenario.errors import RunFailed
 from emulation.testbed.mininet.emulated_network import EmulatedNetwork
 from emulation.testbed.mininet.shaping import NetworkSpec
@@ -39,7 +40,7 @@ def measure(
     for link in links:
         medians_ms = []
         for name, classes, bulk in CASES:
-            log(f"{link}: {name}")
+            log(Passing(f"{link}: {name}"))
             with EmulatedNetwork(NetworkSpec(workers, rate_bps=rate_bps, priority_queues=CLASSES)) as net:
                 hosts = [worker.address for worker in net.workers]
                 task = json.dumps({"link": link, "classes": classes, "bulk_bytes": bulk * bulk_bytes, "hosts": hosts})

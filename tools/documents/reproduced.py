@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import io
 import re
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
+from emulation.cli.progress import say
 from emulation.experiments.reproduce import catalogue
 from emulation.experiments.reproduce.published import RULE, Judgement, Published
 from emulation.experiments.reproduce.reproduced_page import PAGE_HEAD, Judged, page_row, verdict_line
@@ -107,7 +107,7 @@ def main() -> None:
     )
     folder = parser.parse_args().folder
     wanted = list(map(catalogue.find, catalogue.names()))
-    write(catalogue.run_results(wanted, 0, lambda text: print(text, file=sys.stderr)), folder)
+    write(catalogue.run_results(wanted, 0, say), folder)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from switchagg.errors import JobError
 from switchagg.job import ELEMENTS_MTU_1500, MAX_ELEMENTS, PacketTerms
 from switchagg.join import CALL_TIMEOUT_S, JobTerms
 from switchagg.native.library import require
+from switchagg.option_syntax import choices
 from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveCall, CollectiveParty
 from transport.collectives.collective_table import COLLECTIVES, fitting
@@ -253,7 +254,8 @@ def open_fallback_group(
     except ValueError as error:
         raise JobError(f"option fallback: {error}") from None
     if name.method not in host_methods() or name.codec or name.schedule:
-        raise JobError(f"option fallback '{fallback}': one of {', '.join(host_methods())}, perhaps with a link")
+        allowed = choices(fallback, host_methods(), "allowed, perhaps with a link")
+        raise JobError(f"option fallback '{fallback}' is unknown{allowed}")
     if options.secret == "on":
         raise JobError(f"option fallback: {not_secret(name.method)}")
     if options.partial:

@@ -21,6 +21,7 @@ import numpy as np
 
 from switchagg.calls.call_request import CallRequest, with_integers
 from switchagg.description import COMBINING
+from switchagg.option_syntax import choices
 from transport.contracts.group_contract import Array
 
 Restore = Callable[[], None]
@@ -72,7 +73,7 @@ def checked(request: CallRequest, array: Array, workers: int, ops: Collection[st
     if array.ndim != 1 or not flags.c_contiguous or not flags.writeable:
         raise ValueError("an array must be 1-D, C-contiguous and writable")
     if request.op not in ops:
-        raise ValueError(f"op '{request.op}': one of {', '.join(ops)}")
+        raise ValueError(f"op '{request.op}' is unknown{choices(request.op, ops)}")
     if dtype.kind not in "biufc" or not dtype.isnative:
         raise ValueError(f"dtype {dtype}: numbers of this machine's byte order")
     request = with_integers(request)

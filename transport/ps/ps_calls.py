@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from switchagg import description
 from switchagg.errors import AggregationFailed
+from switchagg.option_syntax import choices
 from transport.contracts.group_contract import Array
 from transport.meshes.mesh import Buffer
 from transport.ps.ps_messages import AUTOMATIC, COMBINING, DTYPES, SUMMED, Head, PsOp
@@ -68,11 +69,11 @@ def name_of(head: Head) -> CallName:
 def op_of(kind: str, array: Array, op: str, root: int, target: Array | None, workers: int) -> PsOp:
     """The operation of the servers. Raises ValueError for one that they lack."""
     if kind not in KINDS:
-        raise ValueError(f"call '{kind}': one of {', '.join(KINDS)}")
+        raise ValueError(f"call '{kind}' is unknown{choices(kind, KINDS)}")
     code = _OP_OF_KIND.get(kind)
     if code is None:
         if op not in OPS:
-            raise ValueError(f"op '{op}': one of {', '.join(OPS)}")
+            raise ValueError(f"op '{op}' is unknown{choices(op, OPS)}")
         code = OPS[op]
     into = array if target is None else target
     for values in (array, into):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from switchagg.errors import JobError
+from switchagg.option_syntax import choices
 from transport.links.link import Address
 from transport.rdma.places import PACKETS_DEFAULT
 from transport.rdma.verbs import Context
@@ -61,4 +62,4 @@ def open_context(provider: str, host: str, port: int, *, thread: bool = False) -
         from transport.rdma.hardware import open as open_hardware
 
         return open_hardware(host)
-    raise JobError(f"RDMA provider {provider!r}: one of {', '.join(PROVIDERS)}")
+    raise JobError(f"RDMA provider {provider!r} is unknown{choices(provider, PROVIDERS)}")

@@ -9,6 +9,7 @@ from switchagg.dataplane.plane_kinds import DATAPLANES, check_parent
 from switchagg.errors import SwitchaggError
 from switchagg.job import MAX_ELEMENTS, MAX_SLOTS, Address
 from switchagg.join import SEGMENTS_MAX
+from switchagg.option_syntax import choices
 from transport.contracts.timeouts import LEASE_LEAST_S
 from transport.links.addresses import parse_endpoint
 from transport.links.link_kind import LinkKind
@@ -87,7 +88,7 @@ class DaemonOptions:
         parse_endpoint(self.bind_control, "control address")
         planes = (AUTO, *DATAPLANES)
         if self.dataplane not in planes:
-            raise SwitchaggError(f"data plane {self.dataplane!r}: one of {', '.join(planes)}")
+            raise SwitchaggError(f"data plane {self.dataplane!r} is unknown{choices(self.dataplane, planes)}")
         if self.interfaces and self.dataplane != XDP:
             raise SwitchaggError(
                 f"interfaces are for the data plane {XDP}; {self.dataplane} serves its address on all of them: add "
@@ -113,7 +114,7 @@ class DaemonOptions:
     def _check_link(self) -> None:
         """Raise SwitchaggError for what this link can't do."""
         if self.link not in links_with("switch"):
-            raise SwitchaggError(f"link {self.link!r}: one of {', '.join(links_with('switch'))}")
+            raise SwitchaggError(f"link {self.link!r} is unknown{choices(self.link, links_with('switch'))}")
         kind = self.kind
         if self.dataplane != AUTO and not kind.takes_plane(self.dataplane):
             wanted = f"needs the data plane {kind.only_plane}, not" if kind.only_plane else "has no data plane"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from switchagg.errors import JobError
+from switchagg.option_syntax import close_match
 
 SECOND_NS = 1_000_000_000
 DELAY_MAX_NS = 10 * SECOND_NS
@@ -138,7 +139,8 @@ def _parse(text: str) -> dict[str, Any]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         word, equals, quantity = (piece.strip() for piece in part.partition("="))
         if word not in WORDS:
-            raise JobError(f"{part!r} not understood; allowed: {', '.join(f'{w}={WORDS[w][2]}' for w in WORDS)}")
+            allowed = ", ".join(f"{known}={WORDS[known][2]}" for known in WORDS)
+            raise JobError(f"{part!r} not understood; allowed: {allowed}{close_match(word, WORDS)}")
         name, units, example = WORDS[word]
         matched = _QUANTITY.fullmatch(quantity.lower())
         if not equals or matched is None or matched[2] not in units:

@@ -31,6 +31,7 @@ from switchagg.job import ELEMENTS_MTU_1500, MAX_CHILDREN, MAX_SLOTS
 from switchagg.join import JobTerms, LocalOptions, MemberOptions
 from switchagg.option_syntax.option_fields import integer, numbers_of, shared_fields
 from transport.contracts.group_contract import Group
+from transport.environment import fault_of_variables
 from transport.group.method_name import MethodName, not_secret, parse
 from transport.links.addresses import facing, parse_endpoint, resolve_host
 from transport.links.link_kinds import LINKS, links_with
@@ -106,7 +107,9 @@ class SwitchOptions(JobTerms, MemberOptions, LocalOptions):
     @classmethod
     def from_environment(cls, **defaults: Any) -> "SwitchOptions":
         """Options of the variables that are set, else `defaults`. Raises ValueError naming the variable whose text
-        isn't a number, or numbers with commas between."""
+        isn't a number, or numbers with commas between, or whose name only looks like that of a variable."""
+        if fault := fault_of_variables():
+            raise ValueError(fault)
         values = dict(defaults)
         for option in fields(cls):
             variable = f"SWITCHAGG_{option.name.upper()}"

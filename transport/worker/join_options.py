@@ -8,6 +8,7 @@ from switchagg.codecs.spec import CodecSpec, parse_sums
 from switchagg.errors import JobError
 from switchagg.job import JobConfig
 from switchagg.join import CALL_TIMEOUT_S, TIMEOUT_NS_MAX, JobTerms, LocalOptions, MemberOptions
+from switchagg.option_syntax import choices
 from transport.contracts.timeouts import short_for_fallback, switch_patience_s
 from transport.links.link_kind import LinkKind
 from transport.links.link_kinds import LINKS, links_with
@@ -54,7 +55,7 @@ class JoinOptions(JobTerms, MemberOptions, LocalOptions):
             elif value is None:
                 object.__setattr__(self, entry.name, entry.default)
         if self.link not in links_with("switch"):
-            raise JobError(f"link '{self.link}': one of {', '.join(links_with('switch'))}")
+            raise JobError(f"link '{self.link}' is unknown{choices(self.link, links_with('switch'))}")
         if self.elements:
             self.kind.check_elements(self.elements)
         self._check_times()

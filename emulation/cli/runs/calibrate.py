@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from emulation.cli.outcomes import outcomes
+from emulation.cli.progress import say
 
 HEADS = ("path", "packet", "at the switch", "wake-up", "spread, fast", "spread, slow")
 
@@ -36,7 +37,7 @@ def calibrate(
 
         run_in_user_namespace()
         require_folder(out.parent)
-        measured = calibration.calibrate(lambda text: typer.echo(text, err=True))
+        measured = calibration.calibrate(say)
         write_text(out, calibration.text_of(measured))
         for line in [*columns(HEADS, calibration.lines(measured)), str(out)]:
             typer.echo(line)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, stop
+from emulation.cli.progress import say
 
 if TYPE_CHECKING:
     from emulation.experiments.chaos.chaos_run import ChaosRun
@@ -99,7 +100,7 @@ def chaos(
         if schedule:
             typer.echo("\n".join(page.schedule_lines(first_events(options, schedule))))
             return
-        result = _run_kind(on)(options, lambda line: typer.echo(line, err=True), report).run()
+        result = _run_kind(on)(options, say, report).run()
         typer.echo("\n".join(page.result_lines(result)))
         page.write(result, json_file, report)
     raise typer.Exit(EXIT_FAILED if result.faults else 0)

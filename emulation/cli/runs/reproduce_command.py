@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, renamed_option, stop
+from emulation.cli.progress import say
 
 
 def reproduce(
@@ -40,7 +41,7 @@ def reproduce(
         except ReproduceError as error:
             stop(str(error), EXIT_USAGE)
         try:
-            results = catalogue.run_results(wanted, jobs, lambda text: typer.echo(text, err=True))
+            results = catalogue.run_results(wanted, jobs, say)
         except ReproduceError as error:
             stop(str(error), EXIT_FAILED)
         console = Console()

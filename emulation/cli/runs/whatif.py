@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from emulation.cli.outcomes import EXIT_USAGE, known, outcomes, renamed_option, stop
+from emulation.cli.progress import say
 from emulation.cli.start.completion import method_names
 
 RUN, SEARCH = (partial(typer.Option, rich_help_panel=panel) for panel in ("The run", "The forecast"))
@@ -89,8 +90,7 @@ def whatif(
             question = asking.Question(rates_bps, names, seeds, delay_ns, keys, jitter, fidelity_level, limit)
             run = read(trace, workers)
             folder = out or Path("results") / f"whatif-{run.name}"
-            log, store = (lambda text: typer.echo(text, err=True)), CellStore(folder / CELLS)
-            document = asking.gains(run, question, log, store=store, jobs=jobs)
+            document = asking.gains(run, question, say, store=CellStore(folder / CELLS), jobs=jobs)
         except ValueError as error:
             stop(str(error), EXIT_USAGE)
         report = write(document, folder)

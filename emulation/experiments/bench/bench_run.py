@@ -16,7 +16,8 @@ from emulation.experiments.bench.allreduce.allreduce_cells import BenchRequest, 
 from emulation.experiments.bench.allreduce.answer import SUMMARY_HEADS, summary
 from emulation.experiments.bench.allreduce.bench_methods import BenchMethod
 from emulation.experiments.bench.document import MachineLoad, write
-from emulation.experiments.cells import CELLS, Cell, CellStore, Log, Record, run_cells, version
+from emulation.experiments.cells import CELLS, Cell, CellStore, Record, run_cells, version
+from emulation.experiments.progress_text import Log, Passing
 from emulation.report.table_kit import columns
 from emulation.results.results import plain
 from emulation.scenario.bounds import elements_most, elements_that_fit
@@ -27,6 +28,7 @@ from emulation.scenario.sweep_axes import SweepAxes
 from emulation.testbed.certificate.fidelity import rate_text
 from emulation.testbed.mininet.launch import BY_SWITCH
 from emulation.testbed.mininet.shaping import NetworkSpec, UnfitError
+from switchagg.option_syntax import choices
 
 if TYPE_CHECKING:
     from emulation.experiments.bench.bench_figures import BenchFigure
@@ -71,7 +73,7 @@ class BenchMatrix:
     def requests(self) -> list[BenchRequest]:
         """A request for each network. Raises ScenarioError, RunFailed."""
         if self.dtype not in DTYPES:
-            raise ScenarioError(f"--dtype {self.dtype}: unknown; allowed: {', '.join(DTYPES)}")
+            raise ScenarioError(f"--dtype {self.dtype}: unknown{choices(self.dtype, DTYPES)}")
         mtu = self.mtu_bytes
         elements = elements_that_fit(mtu) if self.elements is None else self.elements
         if elements > (most := elements_most(mtu)):
@@ -199,7 +201,7 @@ def run(
     for name, measure_part in measures.items():
         begun_s = time.monotonic()
         parts_document[name] = measure_part(quick, log, on_row, store)
-        log(f"{name}: done in {time.monotonic() - begun_s:.0f} s")
+        log(Passing(f"{name}: done in {time.monotonic() - begun_s:.0f} s"))
         write(path, documented(parts_document, load.measures(), quick))
         print_line("")
     built = document.read(path)

@@ -21,7 +21,7 @@ import numpy as np
 from emulation.experiments.bench import bench_run
 from emulation.experiments.bench.allreduce.allreduce_cells import OperationPace, measure
 from emulation.experiments.bench.bench_run import BenchMatrix
-from emulation.experiments.cells import Log
+from emulation.experiments.progress_text import Log, Passing
 from emulation.scenario.errors import RunFailed, ScenarioError
 from emulation.scenario.key_values import build_fields
 from emulation.scenario.scenario import Scenario
@@ -97,7 +97,7 @@ def _matrix(rate_bps: int, probes: Sequence[str]) -> BenchMatrix:
 
 def _measured(rate_bps: int, log: Log) -> dict[str, CpuTime]:
     (request,) = _matrix(rate_bps, list(PROBES.values())).requests()
-    entry = measure(request, log, lambda row: log(f"{request.scenario.title}: {row['name']} done"))
+    entry = measure(request, log, lambda row: log(Passing(f"{request.scenario.title}: {row['name']} done")))
     if entry["failures"]:
         raise RunFailed("; ".join(f"{name}: {why}" for name, why in entry["failures"].items()))
     return {

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from emulation.experiments.bench import bandwidths
+from emulation.experiments.progress_text import Passing
 from emulation.results.results import percentile
 from switchagg.codecs import FIXED_POINT, Array, CallShape, Codec, codec_named
 from switchagg.codecs.exact.groups import TYPES
@@ -47,7 +48,7 @@ def measure(
     rows: list[dict[str, Any]] = []
     failures: dict[str, str] = {}
     for size in sizes:
-        log(f"codecs, {size} bytes")
+        log(Passing(f"codecs, {size} bytes"))
         try:
             native = _native(size, FIXED_POINT, WORKERS, ("exponents", "quantise", "dequantise"))
             for name in lanes:

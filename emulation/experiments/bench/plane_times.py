@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulation.experiments.bench import bandwidths
+from emulation.experiments.progress_text import Log, Passing
 from switchagg.calls.array_calls import array_call
 from switchagg.dataplane.native import RUN, NativePlane
 from switchagg.dataplane.plane_kinds import DATAPLANES
@@ -37,7 +38,6 @@ SUM_TERMS: tuple[dict[str, Any], ...] = ({"verify": "off"}, {"verify": "on"}, {"
 """Open sums, verified ones, secret ones."""
 
 Turn = list[tuple[Bundle, int]]
-Log = Callable[[str], None]
 
 
 class BundleTraffic:
@@ -86,7 +86,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
     budget_s = 0.05 if quick else 0.4
     for name in reversed([name for name, kind in DATAPLANES.items() if kind.measured]):
         timer = timer_of(name)
-        log(f"data plane {name}, in memory")
+        log(Passing(f"data plane {name}, in memory"))
         for elements, workers in shapes:
             try:
                 samples = timer(BundleTraffic(workers, elements), budget_s)
@@ -96,7 +96,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
             rows.append(row("plane", name, elements, workers, samples) | {"note": DATAPLANES[name].measured})
     endpoints = []
     for name in ("python", "native"):
-        log(f"endpoint {name}, in memory")
+        log(Passing(f"endpoint {name}, in memory"))
         for elements in (256, 360):
             try:
                 endpoints += endpoint_rows(name, elements, quick)

@@ -19,7 +19,8 @@ from matplotlib.ticker import PercentFormatter
 
 from emulation.experiments.bench.calibration import path_of
 from emulation.experiments.bench.document import machine
-from emulation.experiments.cells import Log, chosen, failures, values_text
+from emulation.experiments.cells import chosen, failures, values_text
+from emulation.experiments.progress_text import Log
 from emulation.experiments.sweep import sweep_run as sweeping
 from emulation.experiments.sweep.sweep_run import entry_of
 from emulation.report import figure_kit, page_kit, wording

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from emulation.scenario.errors import RunFailed
+from switchagg.option_syntax import choices
 from transport.group.method_name import METHODS, MethodName, parse
 
 NAMESPACES, LOOPBACK, VIRTUAL = "namespaces", "loopback", "virtual"
@@ -87,7 +88,7 @@ class ChaosOptions:
         if not 2 <= self.workers <= WORKERS_MAX:
             raise RunFailed(f"--workers {self.workers}: 2 to {WORKERS_MAX}")
         if self.place not in PLACES:
-            raise RunFailed(f"--on {self.place}: one of {', '.join(PLACES)}")
+            raise RunFailed(f"--on {self.place}: unknown{choices(self.place, PLACES)}")
         try:
             _ = self.name
         except ValueError as error:

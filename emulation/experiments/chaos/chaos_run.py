@@ -28,6 +28,7 @@ from emulation.experiments.chaos.rank_reports import (
     SumWrong,
 )
 from emulation.experiments.chaos.step_ledger import LapHistory, Members, StepLedger
+from emulation.experiments.progress_text import Passing
 from emulation.scenario.errors import RunFailed
 from emulation.testbed.children import ChildFailed, ChildListener, CommandFailed
 from emulation.testbed.patience import Patience
@@ -103,7 +104,7 @@ class ChaosRun:
         """Trains once with nothing in the way; again, where a busy machine was."""
         self._learning = True
         for _ in range(ATTEMPTS):
-            self._say(f"undisturbed: {self.options.lap_steps} steps of {self.options.workers} ranks")
+            self._say(Passing(f"undisturbed: {self.options.lap_steps} steps of {self.options.workers} ranks"))
             failure = self._train_alone(self.options.lap_steps)
             if not failure:
                 self._learning = False
@@ -158,7 +159,7 @@ class ChaosRun:
         self._lap_plans = list({lap.members: lap for lap in laps if lap.members not in right}.values())[:REPLAYED_LAPS]
         if self._lap_plans:
             self._where = "while laps were trained again"
-            self._say(f"without faults: {len(self._lap_plans)} laps again, with as many ranks in each step")
+            self._say(Passing(f"without faults: {len(self._lap_plans)} laps again, with as many ranks in each step"))
             if failure := self._train_alone(len(self._lap_plans) * self.options.lap_steps, self._lap_plans):
                 self.result.not_as_expected.append(f"{self._where}: {failure}")
         comparable = [lap for lap in laps if lap.members in right]
@@ -206,7 +207,8 @@ class ChaosRun:
             record.ended_s = ended_s - hit_ns / 1e9 if outcome == ENDED else None
             done_ns = None if ends else self._ledger.first_done_ns(hit_ns)
             record.recovery_s = ((done_ns or self._now_ns()) - hit_ns) / 1e9
-        self._say(self._progress(records))
+        line = self._progress(records)
+        self._say(line if self.result.faults else Passing(line))
         self._starved_s = 0.0
 
     def _begin(self, event: ChaosEvent) -> EventRecord:

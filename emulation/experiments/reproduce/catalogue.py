@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from emulation.experiments.cells import Cell, CellStore, Log, Record, failures, run_cells, version
+from emulation.experiments.cells import Cell, CellStore, Record, failures, run_cells, version
+from emulation.experiments.progress_text import Log
 from emulation.experiments.reproduce import byte_counts, network_times, schedule_times, survey_times
 from emulation.experiments.reproduce.published import (
     Judgement,

@@ -11,6 +11,7 @@ from emulation.experiments.cells import Cell, Record, version
 from emulation.scenario.errors import ScenarioError
 from switchagg.codecs import ARRAY_CODECS, CODECS
 from switchagg.codecs.spec import CodecSpec, parse_codec
+from switchagg.option_syntax import choices
 
 FLOAT32 = "float32"
 """Sums without a codec, in float32, with which all others are compared."""
@@ -181,7 +182,7 @@ def settings(
     names = [setting.workload for setting in base]
     for name in workloads:
         if name not in names:
-            raise ScenarioError(f"--workload '{name}': unknown to this study; allowed: {', '.join(names)}")
+            raise ScenarioError(f"--workload '{name}': unknown to this study{choices(name, names)}")
     chosen = [setting for setting in base if not workloads or setting.workload in workloads]
     words = checked(codecs)
     for setting in chosen:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulation.experiments.cells import CELLS, CellStore, Log, Record, chosen, failures, run_cells, version
+from emulation.experiments.cells import CELLS, CellStore, Record, chosen, failures, run_cells, version
+from emulation.experiments.progress_text import Log, Passing
 from emulation.experiments.study import costs, study_plan, summary
 from emulation.experiments.study.study_plan import StudyCell
 from emulation.report import figure_kit
@@ -88,7 +89,7 @@ def write_reports(out: Path, store: CellStore, log: Log, *, quick: bool = False)
         raise RunFailed(f"{store.folder}: no run has finished")
     words = sorted({run["cell"]["codec"] for run in every} - {study_plan.FLOAT32})
     codecs = [word for word in words if not study_plan.is_method(word) and not study_plan.can(word, 4)]
-    log("codecs are timed, alone on a core")
+    log(Passing("codecs are timed, alone on a core"))
     rates = {word: costs.rate(word, 4, 1 if quick else costs.TURNS) for word in codecs}
     measured = {word: costs.measured_bytes(word, 4) for word in codecs}
     compute_ns = {

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from emulation.experiments import compare as comparing
-from emulation.experiments.cells import CELLS, Cell, CellStore, Log, Record, failures, point_text, run_cells, version
+from emulation.experiments.cells import CELLS, Cell, CellStore, Record, failures, point_text, run_cells, version
 from emulation.experiments.compare import RUNNER_MODULES, choose_plane
+from emulation.experiments.progress_text import Log, Passing
 from emulation.experiments.sweep import sweep_page, sweep_table
 from emulation.results.results import assembled, differing, entries, plain, unequal_ranks
 from emulation.results.speedups import worst
@@ -186,7 +187,7 @@ def write_results(sweep: SweepRun, command: Sequence[str], reports: bool, log: L
             key = {"seed": point.scenario.seed, "backend": sweep.backend, "cell": there[entry["method"]][0].key}
             rows.append({**point.point, **key, **sweep_table.row(entry)})
         if reports and there and not _is_there(point.folder, built):
-            log(f"report {number}/{len(sweep.runs)}: {point.folder}")
+            log(Passing(f"report {number}/{len(sweep.runs)}: {point.folder}"))
             comparing.prepare(point.folder, [])
             timelines = {method: [Span(**span) for span in record["timeline"]] for method, (_, record) in there.items()}
             timelines = {method: spans for method, spans in timelines.items() if spans}

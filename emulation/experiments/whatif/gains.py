@@ -14,7 +14,8 @@ from hashlib import sha256
 from math import hypot, inf
 from typing import Any
 
-from emulation.experiments.cells import Cell, CellStore, Log, Record, run_cells, version
+from emulation.experiments.cells import Cell, CellStore, Record, run_cells, version
+from emulation.experiments.progress_text import Log
 from emulation.experiments.whatif.call_cost import (
     DIRECT_WORKERS,
     HOST_KEYS,
@@ -31,6 +32,7 @@ from emulation.scenario.profiles.profile_errors import ProfileError
 from emulation.scenario.scenario_tables import AUTO, FIDELITY_LEVELS, PACKET_KEYS
 from emulation.testbed.certificate.fidelity import rate_text
 from switchagg.description import COMBINING, Kind
+from switchagg.option_syntax import choices
 from transport.group.method_name import MethodName, parse
 from transport.ps.config import BSP
 from transport.schedule.profile import LinearCost
@@ -127,7 +129,8 @@ def gains(
     if question.jitter is not None:
         run = replace(run, jitter=question.jitter, measured=False)
     if question.fidelity_level not in FIDELITY_LEVELS:
-        raise ValueError(f"--fidelity-level {question.fidelity_level}: unknown; allowed: {', '.join(FIDELITY_LEVELS)}")
+        known = choices(question.fidelity_level, FIDELITY_LEVELS)
+        raise ValueError(f"--fidelity-level {question.fidelity_level}: unknown{known}")
     if (mode := question.keys.get("ps.mode", BSP)) != BSP:
         raise ValueError(f"ps.mode: {mode}: in a forecast servers wait for all workers; allowed: {BSP}")
     if packets := next((key for key in question.keys if key.removeprefix("hosts.") in PACKET_KEYS), ""):

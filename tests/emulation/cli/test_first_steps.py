@@ -65,6 +65,16 @@ def test_without_extras_the_command_says_what_to_install() -> None:
     )
 
 
+def test_ctrl_c_while_the_commands_are_loaded_is_a_line() -> None:
+    code = (
+        "import sys\nclass Interrupted:\n    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\nfrom emulation.cli.__main__ import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert (done.returncode, done.stderr) == (130, "switchagg: interrupted\n")
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -1,8 +1,17 @@
 """Progress on stderr: one line for every tenth of the way in a log, bars on a terminal."""
 
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+
 import pytest
 
-from emulation.cli.progress import bars, lines
+from emulation.cli.progress import ERASED, bars, lines, say
+from emulation.experiments.progress_text import Passing
 from emulation.testbed.host import host_facts
 
 
@@ -38,6 +47,35 @@ def test_bars_show_each_method(capsys: pytest.CaptureFixture[str]) -> None:
     assert out == ""
     assert "gloo" in err
     assert "10/10" in err
+
+
+def test_elsewhere_than_on_a_terminal_every_line_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    say(Passing("[1/2] a"))
+    say("b: failed")
+    assert capsys.readouterr().err == "[1/2] a\nb: failed\n"
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_a_line_of_progress_rewrites_itself_and_goes_before_anything_else(term: str) -> None:
+    program = (
+        "import typer\nfrom emulation.cli.progress import say\n"
+        "from emulation.experiments.progress_text import Passing\n"
+        "say(Passing('1')); say(Passing(50 * '中')); print('row'); say(Passing('3')); typer.echo('error', err=True)\n"
+        "say(Passing('4')); say('warning'); say(Passing('5'))"
+    )
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 20, 0, 0))  # 20 columns
+    try:
+        environment = {**os.environ, "TERM": term}
+        subprocess.run([sys.executable, "-c", program], stdout=slave, stderr=slave, env=environment, check=True)
+        shown = os.read(master, 4096).decode().replace("\r\n", "\n")
+    finally:
+        os.close(slave)
+        os.close(master)
+    if term == "dumb":
+        assert shown == f"1\n{50 * '中'}\nrow\n3\nerror\n4\nwarning\n5\n"
+    else:
+        assert shown == ERASED.join(["1", 9 * "中", "row\n3", "error\n4", "warning\n5", ""])
 
 
 def test_host_facts_hold_what_results_must_not() -> None:

@@ -497,7 +497,7 @@ def test_without_privileges_one_line_says_so(monkeypatch: pytest.MonkeyPatch) ->
         assert done.stderr == "switchagg: this benchmark needs emulated links: Mininet needs root\n"
 
 
-@pytest.mark.parametrize("arguments", [("numbers", "--out"), ("allreduce", "--out"), ("allreduce", "--json")])
+@pytest.mark.parametrize("arguments", [("codecs", "--out"), ("allreduce", "--out"), ("allreduce", "--json")])
 def test_an_unwritable_output_is_refused_before_anything_is_measured(
     arguments: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -564,12 +564,6 @@ def test_an_interrupted_benchmark_goes_on_from_the_networks_that_are_measured(
     assert any(text.startswith("2 runs, of which 1 are there and 1 are to do") for text in run())
     assert measured == [2, 0, 4, 4]
     assert any(text.startswith("2 runs, of which 0 are there and 2 are to do") for text in run())
-
-
-@pytest.mark.parametrize("name", ["all", "matrix", "unshaped", "codecs", "loss", "racks"])
-def test_a_command_that_moved_names_what_took_its_place(name: str) -> None:
-    done = runner.invoke(app, ["bench", name, "--quick"])
-    assert (done.exit_code, done.stderr.startswith(f"switchagg: bench {name}: it is measured by `")) == (2, True)
 
 
 def test_a_quick_benchmark_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:

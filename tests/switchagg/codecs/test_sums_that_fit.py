@@ -135,7 +135,7 @@ def test_jobs_that_cannot_be_verified() -> None:
         verified(4, 3)
     with pytest.raises(ValueError, match="verified sums of 2049 workers: 1 to 2048"):
         verified(2049)
-    with pytest.raises(ValueError, match="verify 'maybe': one of auto, on, off"):
+    with pytest.raises(ValueError, match="verify 'maybe' is unknown; allowed: auto, on, off"):
         verified(2, verify="maybe")
     assert verified(2, 3, "auto").tag_elements == verified(2, 3, "off").tag_elements == 0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from emulation.cli.main import _check_dataplane
+from emulation.cli.daemons.switch_command import _check_choices
 from emulation.experiments.bench import bench_figures, plane_times
 from emulation.experiments.bench.allreduce import bench_methods
 from emulation.experiments.compare import choose_plane
@@ -54,7 +54,7 @@ def test_scenarios_virtual_time_and_the_command_line_include_it(tmp_path: Path) 
     result = run_method(scenario, scenario.methods_for("sim")[1], tmp_path, lambda *_: None)
     assert len(set(result.parameter_hash_per_rank)) == 1
     assert result.switch_counters["broadcast"] > 0
-    _check_dataplane("toy")
+    _check_choices("toy", "udp", None)
 
 
 def test_auto_and_the_daemon_can_choose_it() -> None:

@@ -191,7 +191,7 @@ def test_a_rank_that_ends_while_the_job_is_away_ends_the_calls_of_the_others(dae
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"fallback": "switch"}, "option fallback 'switch': one of ring"),
+        ({"fallback": "switch"}, "option fallback 'switch' is unknown; allowed, perhaps with a link: ring"),
         ({"job_priority": 8}, "job_priority 8: 0 to 7"),
         ({"weight": 0}, "weight 0: 1 to 1000"),
     ],

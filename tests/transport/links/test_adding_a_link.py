@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from emulation.cli.main import _check_choices, app
+from emulation.cli.daemons.switch_command import _check_choices
+from emulation.cli.main import app
 from emulation.experiments.bench.bench_figures import LINK_LINES
 from emulation.scenario.bounds import elements_of, payload_share
 from transport.group.group_opening import open_group

@@ -330,7 +330,7 @@ BAD_CALLS = [
     ("allreduce", np.frombuffer(bytes(8), np.float32), {}, "the result needs a writable array"),
     ("allreduce", np.zeros(2, np.uint8), {}, "uint8 can't be combined"),
     ("allreduce", np.zeros(2, np.int32), {"op": "avg"}, "of float32 and float64"),
-    ("allreduce", np.zeros(2, np.int32), {"op": "mul"}, "op 'mul': one of sum, avg, max"),
+    ("allreduce", np.zeros(2, np.int32), {"op": "mul"}, "op 'mul' is unknown; allowed: sum, avg, max"),
     ("gather", np.zeros(2, np.int32), {}, "call 'gather'"),
     ("broadcast", np.zeros(2, np.int32), {"root": 3}, "root 3: 0 to 2"),
     ("push_pull", np.zeros(2, np.float32), {}, "the key of a tensor"),

@@ -234,7 +234,7 @@ def test_without_a_device_or_pyverbs_one_line_says_how_to_get_it(
         JobError, match=r"pyverbs can't be imported .*: \(|apt install python3-pyverbs\), or use the prov"
     ):
         hardware.open("10.0.0.1")
-    with pytest.raises(JobError, match="RDMA provider 'magic': one of soft, verbs"):
+    with pytest.raises(JobError, match="RDMA provider 'magic' is unknown; allowed: soft, verbs"):
         open_context("magic", "10.0.0.1", 0)
     assert builtins.open is not hardware.open
 

@@ -94,7 +94,7 @@ def test_options_that_a_switch_over_rdma_lacks_are_refused() -> None:
         ({"bind_data": ("::", 4791)}, "needs an address of its own.* give --data HOST:4791"),
         ({"dataplane": "reference"}, "the link rdma needs the data plane native, not reference"),
         ({"impairments": Impairments()}, "the link rdma has no impairments of its own"),
-        ({"link": "smoke"}, "link 'smoke': one of zeromq, udp, rdma"),
+        ({"link": "smoke"}, "link 'smoke' is unknown; allowed: zeromq, udp, rdma"),
         ({"packets": 0}, "packets 0: a message has 1 to 128"),
     ):
         with pytest.raises(SwitchaggError, match=words):
@@ -150,8 +150,8 @@ def test_impossible_options_are_refused_before_joining() -> None:
         ({"elements": 360}, "elements 360: over RDMA a frame fills the path MTU"),
         ({"rdma": RdmaOptions(packets=129)}, "packets 129: a message has 1 to 128"),
         ({"rdma": RdmaOptions(provider="verbs")}, "no RDMA hardware|no RDMA device"),
-        ({"rdma": RdmaOptions(provider="smoke")}, "RDMA provider 'smoke': one of soft, verbs"),
-        ({"link": "smoke"}, "link 'smoke': one of zeromq, udp, rdma"),
+        ({"rdma": RdmaOptions(provider="smoke")}, "RDMA provider 'smoke' is unknown; allowed: soft, verbs"),
+        ({"link": "smoke"}, "link 'smoke' is unknown; allowed: zeromq, udp, rdma"),
         ({"bind": "203.0.113.7"}, "203.0.113.7"),
     ):
         with pytest.raises(JobError, match=words):

@@ -19,7 +19,7 @@ from transport.zeromq.keys import load_keys, make_keys
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"dataplane": "tofino"}, "data plane 'tofino': one of auto, "),
+        ({"dataplane": "tofino"}, "data plane 'tofino' is unknown; allowed: auto, "),
         (
             {"dataplane": "reference", "impairments": Impairments()},
             "impairments need the data plane native or xdp; reference has none",

@@ -129,7 +129,7 @@ def test_keys_of_masks_are_fresh_and_others_than_those_of_tags() -> None:
         ({"backups": 1}, "secret sums can't be partial: "),
         ({"close_after_ns": 10**6}, "secret sums can't be partial: "),
         ({"elements": 3}, "verified sums need more than 3 elements, not 3"),
-        ({"secret": "yes"}, "secret 'yes': one of off, on"),
+        ({"secret": "yes"}, "secret 'yes' is unknown; allowed: off, on"),
     ],
 )
 def test_what_can_not_be_secret_is_refused_on_every_rank(

@@ -85,7 +85,7 @@ def test_ranks_that_differ_in_verifying_are_both_told_so(daemon: SwitchDaemon) -
         ({"token": TOKEN, "token_file": "/nowhere/token"}, "a job has one token; leave one of them out"),
         ({"elements": 3}, "verified sums need more than 3 elements, not 3"),
         ({"elements": 4, "backups": 1}, "verified partial sums need more than 4 elements, not 4"),
-        ({"verify": "perhaps"}, "verify 'perhaps': one of auto, on, off"),
+        ({"verify": "perhaps"}, "verify 'perhaps' is unknown; allowed: auto, on, off"),
     ],
 )
 def test_what_can_not_be_verified_is_refused_on_every_rank(

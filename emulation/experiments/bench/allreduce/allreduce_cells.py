@@ -25,6 +25,7 @@ from emulation.experiments.bench.allreduce.rank_messages import (
     RunOperations,
 )
 from emulation.experiments.bench.allreduce.ranks import MethodFailed, Ranks
+from emulation.experiments.progress_text import Log, Passing
 from emulation.results.results import percentile
 from emulation.scenario.bounds import algbw_bound, payload_limit
 from emulation.scenario.scenario import Scenario, canonical
@@ -42,7 +43,6 @@ LEAST_OPERATION_S, UNSHAPED_BYTES_PER_S = 0.001, 5e8  # first guesses where the 
 SLOW_FACTOR = 20.0  # how much slower than its bound an operation may be before it is given up
 PATIENCE_S = 30.0
 
-Log = Callable[[str], None]
 OnRow = Callable[[dict[str, Any]], None]
 
 
@@ -154,7 +154,7 @@ def _run(
     entry: dict[str, Any],
 ) -> None:
     scenario = request.scenario
-    log(f"{scenario.title}: building the network, starting {scenario.topology.workers} ranks")
+    log(Passing(f"{scenario.title}: building the network, starting {scenario.topology.workers} ranks"))
     with RunningScenario(scenario, request.loss_by) as network:
         switches = {method: _start_switch(network, method, request) for method in methods if method.method.is_switch}
         entry.setdefault("network", network.facts)
@@ -246,7 +246,8 @@ class Bench:
         expected_s = {method: _expected_s(request, method, size_bytes) for method in methods}
         rounds = min(request.pace.rounds, iterations or request.pace.rounds)
         longest_s = rounds * sum(max(request.pace.cell_s / rounds, time_s) for time_s in expected_s.values())
-        log(f"{self._request.scenario.title}: {size_bytes} bytes, {len(methods)} methods, about {longest_s:.0f} s")
+        title = self._request.scenario.title
+        log(Passing(f"{title}: {size_bytes} bytes, {len(methods)} methods, about {longest_s:.0f} s"))
         for turn in range(rounds):
             shift = turn % max(1, len(methods))
             for method in (*methods[shift:], *methods[:shift]):

@@ -16,6 +16,7 @@ from emulation.scenario.scenario import Scenario, ScenarioError
 from emulation.scenario.scenario_tables import Methods
 from emulation.scenario.sweep_axes import SweepAxes
 from switchagg.dataplane.plane_kinds import DATAPLANES
+from switchagg.option_syntax import choices
 from transport.group.method_name import METHODS, SECRET, MethodName
 from transport.group.method_name import parse as parse_name
 from transport.links.link_kinds import LINKS
@@ -111,9 +112,9 @@ def cut(word: str) -> tuple[str, str]:
 def _parts(word: str) -> tuple[MethodName, str]:
     """Method and variant. Raises ScenarioError."""
     base, variant = cut(word)
-    if _METHOD.split(base, 1)[0] not in METHODS:
-        allowed = f"{', '.join(METHODS)}, with @LINK, ~CODEC and :VARIANT"
-        raise ScenarioError(f"--methods: '{word}' is unknown; allowed: {allowed}")
+    if (name := _METHOD.split(base, 1)[0]) not in METHODS:
+        known = choices(name, METHODS, "allowed, with @LINK, ~CODEC and :VARIANT")
+        raise ScenarioError(f"--methods: '{word}' is unknown{known}")
     try:
         method = parse_name(base)
     except ValueError as error:
@@ -128,7 +129,7 @@ def check_control(name: str) -> str:
     if name == "kernel":
         return kernel_control()
     if name not in CONTROLS:
-        raise ScenarioError(f"congestion control '{name}' is unknown; allowed: best, kernel, {', '.join(CONTROLS)}")
+        raise ScenarioError(f"congestion control '{name}' is unknown{choices(name, ('best', 'kernel', *CONTROLS))}")
     return name
 
 
@@ -146,7 +147,7 @@ def resolve_plane(name: str) -> str:
         return fastest(SLOTS, ELEMENTS).name
     measured = [kind.name for kind in DATAPLANES.values() if kind.measured]
     if name not in measured:
-        raise ScenarioError(f"data plane '{name}' is unknown; allowed: auto, {', '.join(measured)}")
+        raise ScenarioError(f"data plane '{name}' is unknown{choices(name, ('auto', *measured))}")
     if DATAPLANES[name].compiled and (reason := missing()):
         raise RunFailed(f"data plane {name}: {reason}")
     return name

@@ -10,6 +10,7 @@ from emulation.experiments.bench.allreduce.bench_methods import COMMA
 from emulation.experiments.bench.allreduce.exact_inputs import ExactInputs
 from emulation.scenario.scenario import ScenarioError
 from switchagg.description import COMBINING, ROOTED, Kind
+from switchagg.option_syntax import choices
 from transport.group.method_name import METHODS, MethodName
 from transport.group.method_name import parse as parse_method
 
@@ -82,7 +83,7 @@ class HostsPlan:
             ("-o", self.op, OPS),
         ):
             if value not in allowed:
-                raise ScenarioError(f"{option} {value}: not measured here; allowed: {', '.join(allowed)}")
+                raise ScenarioError(f"{option} {value}: not measured here{choices(value, allowed)}")
         for name in self.names:
             if reason := self._refused(name):
                 raise ScenarioError(f"--methods {name}: {reason}")
