@@ -41,8 +41,8 @@ KINDS: dict[str, tuple[Iterable[str], Callable[[str], list[str]]]] = {
     "scenarios": (scenarios(), lambda name: ["compare", name]),
     "scenarios, tables and keys": (key_reference.names(), lambda name: ["scenarios", name]),
     "keys": (
-        [name for name in key_reference.names() if name.startswith("topology.")],
-        lambda name: ["compare", "quickstart", "--set", f"{name}=1"],
+        [key.name for key in key_reference.tables()["topology"].keys],
+        lambda name: ["compare", "quickstart", "--set", f"topology.{name}=1"],
     ),
     "values of keys": (
         ["digits", "images", "text"],
