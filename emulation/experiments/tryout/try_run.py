@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from emulation.experiments.progress_text import Passing
 from emulation.experiments.tryout.try_comparison import (
     TurnPlan,
     compared,
@@ -105,7 +106,7 @@ def _forecast(
     trial: Trial, site: Site, folder: Path, say: Say, plan: TurnPlan
 ) -> tuple[RecordedRun | None, dict[str, Any] | None, str, int]:
     """The recorded run, the document of `whatif`, or why there is none, and the most memory of a rank."""
-    say(f"recording {RECORDED} steps of {trial.program} on {site.workers} ranks")
+    say(Passing(f"recording {RECORDED} steps of {trial.program} on {site.workers} ranks"))
     stem = (folder / "recording").absolute()
     folder.mkdir(parents=True, exist_ok=True)
     place = trial.place(plan, trial.methods[0], site.workers)
@@ -118,7 +119,7 @@ def _forecast(
         recorded = read([str(path) for path in traces])
         if not site.rate_bps:
             return recorded, None, "the rate of the links is unknown", peak_bytes
-        say(f"forecast: {len(trial.methods)} methods in virtual time")
+        say(Passing(f"forecast: {len(trial.methods)} methods in virtual time"))
         forecast_methods = tuple(method for method in trial.methods if method not in (GLOO, NCCL))
         question = Question((site.rate_bps,), forecast_methods, delay_ns=trial.delay_ns, limit_s=trial.timeout_s)
         return recorded, gains(recorded, question), "", peak_bytes
@@ -171,7 +172,7 @@ class MethodSteps:
         """A generator that yields wherever the other methods have their turn."""
         trial, site, plan = self._trial, self._site, self._plan
         with ExitStack() as ending:
-            self._say(f"{self.name}: starts {site.workers} ranks, {plan.holds[0]} steps to warm up")
+            self._say(Passing(f"{self.name}: starts {site.workers} ranks, {plan.holds[0]} steps to warm up"))
             ranks = site.start(self.name, trial.place(plan, self.name, site.workers), self._folder / "logs")
             reports = self._take(ranks)
             monitor = site.monitor()
@@ -189,7 +190,7 @@ class MethodSteps:
             self.sent_bytes = [0] * len(before)
             for number, (begin, end) in enumerate(plan.blocks, 1):
                 yield
-                self._say(f"{self.name}: turn {number} of {len(plan.blocks)}, steps {begin} to {end}")
+                self._say(Passing(f"{self.name}: turn {number} of {len(plan.blocks)}, steps {begin} to {end}"))
                 if monitor is not None:
                     monitor.resume()
                 before = site.sent_bytes()
