@@ -29,6 +29,6 @@ def fault_of_variables() -> str:
         if name.startswith(PREFIX) and name not in (known := variables()):
             near = close_match(name.removeprefix(PREFIX), [variable.removeprefix(PREFIX) for variable in known])
             if near:
-                meant = near.split("'")[1]
-                return f"{name} is no variable of switchagg; did you mean '{PREFIX}{meant}'? If not, unset it"
+                option = near.split("'")[1]
+                return f"{name} is no variable of switchagg; did you mean '{PREFIX}{option}'? If not, unset it"
     return ""
