@@ -36,7 +36,7 @@ from pages import steps
 from sessions import LONG_S, QUICK_S, ROOT, Outcome, Place, documents, folder_for, privileged, run_page
 
 # What a wheel's user follows, and what `switchagg examples` gives them for it.
-WHEEL_PAGES = ("README.md", "docs/p4.md", "docs/test-your-own-p4.md", "docs/security.md")
+WHEEL_PAGES = ("README.md", "docs/p4.md", "docs/security.md")
 COPIES = (
     "switchagg examples train_ddp.py --to examples",
     "switchagg examples train_priority.py --to examples",

@@ -93,7 +93,7 @@ def _content(path: Path) -> dict[str, Any]:
 def _switch(home: Path, first: str, name: str, content: dict[str, str], program: str) -> dict[str, str]:
     strange = sorted(set(content) - _SWITCH_KEYS)
     if strange == ["cpu_port"]:
-        raise UnfitError(f"{name} has a cpu_port: its controller speaks P4Runtime; see docs/p4-tutorials.md, make run")
+        raise UnfitError(f"{name} has a cpu_port: its controller speaks P4Runtime; see docs/p4.md, make run")
     if strange:
         raise UnfitError(f"{name}: '{strange[0]}' is unknown here; expected some of {', '.join(sorted(_SWITCH_KEYS))}")
     if "program" in content:
