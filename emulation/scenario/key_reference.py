@@ -150,8 +150,8 @@ def markdown() -> str:
 
 def _abridged(allowed: str) -> str:
     """Values in words, of a long list the first ones: `switchagg scenarios TABLE.KEY` prints all."""
-    names = allowed.split(", ")
-    return allowed if len(names) <= LISTED_MOST else ", ".join([*names[:3], "…"])
+    names = allowed.replace(" … ", "…").split(", ")
+    return ", ".join(names) if len(names) <= LISTED_MOST else ", ".join([*names[:3], "…"])
 
 
 def _table(name: str, title: str, kind: Any) -> TableDescription:
