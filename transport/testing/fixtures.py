@@ -134,8 +134,11 @@ def under_faults(switch: SwitchUnderTest, pytestconfig: pytest.Config) -> UnderF
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test shows what the switch said and counted; each report of a test of a switch has its row."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows what the switch said and counted; one whose switch can't be made, as of a P4 program with an
+    error, why in one line. Each report of a test of a switch has its row."""
     report = yield
     switch = getattr(item, "switch", None) or getattr(item, "funcargs", {}).get("switch")
     if not isinstance(switch, SwitchUnderTest):
@@ -143,6 +146,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.when == "call" and report.failed and switch is not None and hasattr(item, "funcargs"):
         report.sections.append(("switch", switch.report()))
     concerned = "switch" in getattr(item, "fixturenames", ()) or hasattr(item, "switch")
+    error = call.excinfo.value if call.excinfo else None
+    if concerned and report.when == "setup" and isinstance(error, SwitchaggError):
+        report.longrepr = str(error)
     if concerned and (report.when == "call" or (report.when == "setup" and not report.passed)):
         report.user_properties.append((ROW, _row_of(item, report, switch).saved()))
     return report
@@ -150,7 +156,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 def _row_of(item: pytest.Item, report: pytest.TestReport, switch: SwitchUnderTest | None) -> VerdictRow:
     case = getattr(item, "callspec", None)
-    title = switch.title if switch else str(case.params.get("dataplane", "")) if case else item.name
+    plane = case.params.get("dataplane", "") if case else item.name if hasattr(item, "switch") else "not made"
+    title = switch.title if switch else str(plane)
     name = item.nodeid.replace(f"[{case.id}]", "") if case and "dataplane" in case.params else item.nodeid
     why = report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else ""
     verdict = "error" if report.when == "setup" and report.failed else report.outcome

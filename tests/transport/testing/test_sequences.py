@@ -170,6 +170,7 @@ def test_the_table_of_a_run(pytester: pytest.Pytester, monkeypatch: pytest.Monke
     quiet.stdout.fnmatch_lines(["all *good *1 failed, 2 passed * 5 * 11 *"])
     named = pytester.runpytest(*options, "--dataplane", "gone")
     named.assert_outcomes(passed=1, errors=3)
+    named.stdout.fnmatch_lines(["_* ERROR at setup of test_two* _*", "it is not installed", "_*"], consecutive=True)
 
 
 def test_rows_together() -> None:
