@@ -56,11 +56,11 @@ def _first_rows(built: dict[str, Any]) -> list[Row]:
     summaries = [entry["summary"] for entry in methods]
     rows: list[Row] = [
         ("One iteration takes", _times(summaries, "iteration_ns")),
-        ("Speed-up of an iteration", [_iteration_speedup(entry) for entry in methods]),
+        ("Speed-up of an iteration", [_iteration_speedup(built, entry) for entry in methods]),
         ("Computing takes", _times(summaries, "compute_ns")),
         ("Waiting for communication", _times(summaries, "exposed_communication_ns")),
         ("Communication takes", [_with_bound(s) for s in summaries]),
-        ("Speed-up of communication", [_communication_speedup(entry) for entry in methods]),
+        ("Speed-up of communication", [_communication_speedup(built, entry) for entry in methods]),
         ("Each rank sends", [_wire(s, "tx") for s in summaries]),
     ]
     if not wording.replayed(built):
@@ -235,10 +235,10 @@ def _identical(entry: dict[str, Any]) -> tuple[str, str]:
     return "the servers', in the end", f"{delay:.1f} gradients of others before one's own, at most {most}"
 
 
-def _iteration_speedup(entry: dict[str, Any]) -> tuple[str, str]:
+def _iteration_speedup(built: dict[str, Any], entry: dict[str, Any]) -> tuple[str, str]:
     numbers = entry["comparison"]
     if numbers is None:
-        return "baseline", ""
+        return "baseline" if entry["method"] == built["baseline"] else "–", ""  # noqa: RUF001
     quoted = numbers["headline"]
     value, limit = wording.times_text(quoted["speedup"]), f"limit {wording.times_text(quoted['limit'])}"
     if quoted["speedup"] is None and quoted["at_equal_compute"]:
@@ -255,10 +255,10 @@ def _interval(interval: Sequence[float] | None) -> str:
     return wording.interval_text(interval) + ", no difference beyond noise" * (not resolved(interval))
 
 
-def _communication_speedup(entry: dict[str, Any]) -> tuple[str, str]:
+def _communication_speedup(built: dict[str, Any], entry: dict[str, Any]) -> tuple[str, str]:
     numbers = entry["comparison"]
     if numbers is None:
-        return "baseline", ""
+        return "baseline" if entry["method"] == built["baseline"] else "–", ""  # noqa: RUF001
     interval = numbers["communication_speedup_interval"]
     note = f"{_interval(interval)}; " * bool(interval)
     note += f"bound {wording.times_text(numbers['communication_speedup_bound'])}"

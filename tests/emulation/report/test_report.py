@@ -126,6 +126,7 @@ def test_what_learned_less_says_so_in_the_number_and_a_single_method_has_no_limi
     assert wording.finding(built) == "1.45× faster, but learned less"  # noqa: RUF001
     alone = document(SCENARIO, "sim", [result("switch", 100_000_000)])
     assert wording.finding(alone) == "110 ms an iteration"
+    assert dict(table_rows(alone))["Speed-up of an iteration"] == [("–", "")], "the baseline isn't here"  # noqa: RUF001
 
 
 def test_many_methods_are_rows_of_each_group_s_table() -> None:
