@@ -36,6 +36,9 @@ SIMULATED = {
 ACCURACY_LOST = 0.01
 """A method that rounds and ends this far below the baseline's accuracy is no finding, however fast it was."""
 
+NOTABLY_FASTER = 1.01
+"""A host method that is this much faster than the baseline is named beside the switch's speed-up."""
+
 
 def name_of(method: MethodName) -> str:
     """A method as tables and legends name it: "ring", "ring over ZeroMQ", "switch, lanes8+ef, P3". A default link isn't
@@ -397,7 +400,7 @@ def findings(built: dict[str, Any]) -> list[str]:
         first = "the fastest" if speedup >= 1 else "after the baseline the fastest"
         among = f"those that learned as much as {baseline}" if worse and not none_learned else f"{count} methods"
         which = f"{which}, {first} of {among},"
-    sentences = [f"{_quoted(numbers['headline'], which, baseline)}."]
+    sentences = [f"{_quoted(numbers['headline'], which, baseline)}.", *_over_best_host_method(built, compared)]
     if (
         not none_learned
         and _inexact(built, compared)
@@ -422,6 +425,18 @@ def findings(built: dict[str, Any]) -> list[str]:
         bound = f"{numbers['communication_speedup_bound']:.2f}×"
         sentences.append(f"Communication alone {speed}{beside}; the bound is {bound}.")
     return sentences
+
+
+def _over_best_host_method(built: dict[str, Any], compared: dict[str, Any]) -> list[str]:
+    """A sentence where a host method beats the baseline: a switch is worth what it gains over the best of them."""
+    host_methods = [row for row in built["methods"] if row["comparison"] and not row["method"].is_switch]
+    speedups = [(row["comparison"]["headline"]["speedup"] or 0, row) for row in host_methods if _learned(built, row)]
+    speedup, best = max(speedups, default=(0, compared), key=lambda pair: pair[0])
+    gained = compared["comparison"]["headline"]["speedup"]
+    if not compared["method"].is_switch or not gained or speedup < NOTABLY_FASTER:
+        return []
+    over = f"over it the gain is {times_text(gained / speedup)}"
+    return [f"The fastest method without a switch was {in_text(best['method'])}: {over}."]
 
 
 def _quoted(quoted: dict[str, Any], which: str, baseline: str) -> str:

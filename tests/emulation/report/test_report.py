@@ -303,6 +303,16 @@ def test_computing_of_ranks_that_no_sum_waits_for_is_not_called_unequal() -> Non
         assert (dict(table_rows(built))["Speed-up of an iteration"][1][1] == "waits for fewer ranks") != same_wait
 
 
+def test_a_host_method_that_beats_the_baseline_is_compared_with_the_switch() -> None:
+    ring, switch = result("ring", 150_000_000), result("switch", 110_000_000)
+    built = document(SCENARIO, "sim", [ring, result("halving_doubling", 120_000_000), switch])
+    halving, fastest = (entry["comparison"]["headline"]["speedup"] for entry in built["methods"][1:])
+    told = "The fastest method without a switch was halving–doubling: over it the gain is"  # noqa: RUF001
+    assert f"{told} {fastest / halving:.2f}×." in wording.headline(built)  # noqa: RUF001
+    built = document(SCENARIO, "sim", [ring, result("halving_doubling", 150_000_000), switch])
+    assert "without a switch" not in wording.headline(built)
+
+
 def test_headline_says_faster_slower_or_equal() -> None:
     assert wording.headline(sim_document()) == (
         "Over 4 workers on 100 Mb/s links, an iteration with the switch was 1.45× faster than with the ring; the "  # noqa: RUF001
