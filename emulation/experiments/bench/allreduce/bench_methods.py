@@ -113,8 +113,7 @@ def _parts(word: str) -> tuple[MethodName, str]:
     """Method and variant. Raises ScenarioError."""
     base, variant = cut(word)
     if (name := _METHOD.split(base, 1)[0]) not in METHODS:
-        known = choices(name, METHODS, "allowed, with @LINK, ~CODEC and :VARIANT")
-        raise ScenarioError(f"--methods: '{word}' is unknown{known}")
+        raise ScenarioError(f"--methods: '{word}' is unknown{choices(name, METHODS)}")
     try:
         method = parse_name(base)
     except ValueError as error:
