@@ -35,8 +35,10 @@ BESIDE += "\n__path__ = extend_path(__path__, __name__)\n"
 
 
 def tools(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made where it isn't there")]) -> None:
-    """Programs for PATH that scripts for bmv2 call: p4c, p4c-bm2-ss, simple_switch, simple_switch_grpc,
-    simple_switch_CLI, and python3 with what their controllers import.
+    """Write the programs that scripts for bmv2 call into a folder for PATH.
+
+    They are p4c, p4c-bm2-ss, simple_switch, simple_switch_grpc, simple_switch_CLI, and python3 with what their
+    controllers import.
 
     With the folder first on PATH, `make run` of a P4 tutorial runs on this engine, its controllers unchanged.
 

@@ -55,13 +55,13 @@ Control = Annotated[
 def _describe() -> None:
     """Check, test and run P4 programs; no compiler is needed.
 
-    `p4vm check prog.p4` : is it right, and what is in it?
+    `p4vm check prog.p4` : its faults, or what is in it
 
-    `p4vm test prog.p4 prog.stf` : packets in, packets out, as p4c's tests say it
+    `p4vm test prog.p4 prog.stf` : send packets and compare those that come out, as p4c's tests do
 
     `p4vm run prog.p4 -i 0@veth0 -i 1@veth1` : a switch on interfaces
 
-    `p4vm fit prog.p4` : does it fit a Tofino?
+    `p4vm fit prog.p4` : whether it fits a Tofino
 
     `p4vm tools FOLDER` : what scripts for bmv2 call (simple_switch_grpc, …), on this engine
 
@@ -106,7 +106,7 @@ def check(
     c: Annotated[bool, typer.Option("--c", help="The C that the program becomes")] = False,
     p4info: Annotated[bool, typer.Option("--p4info", help="What controllers need: P4Runtime's P4Info as JSON")] = False,
 ) -> None:
-    """Compile a program: what is wrong with it, or what is in it.
+    """Compile a program, and show its faults or what is in it.
 
     The engine runs programs for v1model.p4 and psa.p4; those for tna.p4 are checked, too.
 
@@ -194,10 +194,10 @@ def run_tests(
         bool, typer.Option("--verbose", "-v", help="All failures; what commands and log_msg printed")
     ] = False,
 ) -> None:
-    """Run STF tests: tables filled, packets in, packets out compared. One line per test.
+    """Run STF tests, and print a line for each.
 
-    Without a test: PROGRAM.stf beside the program. On every port packets must come as `expect` lines say, in their
-    order, and no others.
+    A test fills tables, sends packets and compares those that come out. The default is PROGRAM.stf beside the program.
+    On every port packets must come as `expect` lines say, in their order, and no others.
 
     **Example of a test**
 
@@ -290,10 +290,10 @@ def run(
     include: Include = None,
     define: Define = None,
 ) -> None:
-    """Run a program as a switch on interfaces until Ctrl-C; then say what became of packets.
+    """Run a program as a switch on interfaces until Ctrl-C.
 
-    Needs root (or a user namespace: `unshare -Urn`). Turn offloads off on the hosts' interfaces: `ethtool -K IF tx off
-    tso off gso off gro off`, or bundles of packets look like one.
+    At the end it says what became of packets. It needs root (or a user namespace: `unshare -Urn`). Turn offloads off on
+    the hosts' interfaces (`ethtool -K IF tx off tso off gso off gro off`), or bundles of packets look like one.
 
     **Examples**
 
@@ -401,11 +401,11 @@ def fit(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as JSON")] = False,
 ) -> None:
-    """Does a TNA program fit a Tofino? Stages, stateful ALUs, memory, headers, passes, and the share of line rate left.
+    """Show whether a TNA program fits a Tofino, and the share of line rate left.
 
-    A static check against published limits of Tofino 1. It refuses, with the line, what no compiler can make work, and
-    warns of what one may or may not get around. What it accepts, the vendor's compiler may still refuse for reasons
-    that are not public.
+    It checks stages, stateful ALUs, memory, headers and passes against published limits of Tofino 1. It refuses, with
+    the line, what no compiler can make work, and warns of what one may or may not get around. The vendor's compiler may
+    still refuse what it accepts, for reasons that are not public.
 
     **Examples**
 
@@ -435,7 +435,7 @@ def cli(
     ] = None,
     control: Control = None,
 ) -> None:
-    """Commands for a switch that runs: those that users of bmv2's command line know, with completion and help.
+    """Send commands to a running switch, as with bmv2's command line.
 
     **Examples**
 
