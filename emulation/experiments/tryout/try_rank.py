@@ -98,8 +98,7 @@ class StepWatch:
         self._durations_ns.append(now_ns - self._last_ns)
         self._losses.append(self._roots)
         self._roots = []
-        if self.steps == 1 and self._niceness:  # by now the threads that carry packets are there, and stay as they are
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
+        compute_after_packets(self._niceness)
         if self.steps in self._holds:
             self._hold()
             now_ns = time.perf_counter_ns()
@@ -199,9 +198,19 @@ def _train(place: ScriptPlace, channel: ScriptChannel) -> None:
         channel.send(CommandFailed(f"{place.program} ended after {what}; {place.holds[-1]} steps are needed: {more}"))
 
 
+def compute_after_packets(niceness: int) -> None:
+    """This thread computes only where no packet waits: after a step the threads that carry them are there, and keep
+    their priority."""
+    if niceness:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+
+
 def _record(place: ScriptPlace, channel: ScriptChannel) -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
     from transport.torch.recording.recorder import Recorder
 
+    register_optimizer_step_post_hook(lambda *_: compute_after_packets(place.niceness))
     recorder = Recorder(trace_path(place.trace, place.rank), place.warmup, place.recorded, stop=True)
     try:
         with recorder.watch():

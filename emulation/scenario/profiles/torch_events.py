@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass
 from itertools import accumulate, zip_longest
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -51,6 +52,8 @@ DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "privateuse1_runtime")
 MARK_PREFIX = "switchagg:"
 MARK = re.compile(f"(nccl|rccl|hccl|xccl|mpi):|{MARK_PREFIX}")
+LATE_END = 0.02
+"""Of a collective's length: how much later than it was done its thread may note its end."""
 _RANK = re.compile(rb'"Rank"\s*:\s*(\d+)')
 
 
@@ -339,8 +342,9 @@ def _transports(event: TraceEvent) -> bool:
 class ComputeProgress:
     """A rank's time without its waits for collectives, from any moment of the trace: `of(host time)`.
 
-    Where nothing computes until a collective ends, and then something does, the rank has waited for it. A GPU reaches a
-    call of the host once the kernels before it are done.
+    Where nothing computes until a collective ends, and then something does, the rank has waited for it: also where its
+    thread notes the end a little later (LATE_END), because the rank that it woke has taken its processor. A GPU reaches
+    a call of the host once the kernels before it are done.
     """
 
     def __init__(self, trace: RankTrace) -> None:
@@ -348,12 +352,13 @@ class ComputeProgress:
         self._done: list[float] = []
         busy = self._kernels(trace) if trace.device else _leaves(trace)
         moving = sorted((event.ts, event.end) for event in trace.transports)
-        ends = sorted(end for _, end in moving)
+        ending = sorted((end - LATE_END * (end - begin), end) for begin, end in moving)
+        latest_end = list(accumulate((end for _, end in ending), max))
         waits: list[tuple[float, float]] = []
         until = busy[0][0] if busy else 0.0
         for begin, end in busy:
-            place = bisect_right(ends, begin)
-            if begin > until and place and (last := ends[place - 1]) > until:
+            place = bisect_right(ending, (begin, inf))
+            if begin > until and place and (last := min(begin, latest_end[place - 1])) > until:
                 waits += [(max(low, until), min(high, last)) for low, high in moving if low < last and high > until]
             until = max(until, end)
         self._waits = _union(waits)

@@ -35,6 +35,15 @@ def test_waiting_is_not_computing(path: Path) -> None:
     assert found.notes == ("3 iterations by the profiler's steps",)
 
 
+def test_a_collective_whose_end_is_noted_late_was_waited_for(path: Path) -> None:
+    """Its thread notes the end at 185.5, when the rank that it woke at 185 copies already."""
+    steps = [event for turn in range(3) for event in ddp_step(1000 + 200 * turn)]
+    for event in steps:
+        if event["dur"] == 40:
+            event["dur"] = 45.5
+    assert record(write(path, steps)).compute == (155.0, 155.0, 155.0)
+
+
 def test_layers_are_gradients_with_the_times_of_both_passes(path: Path) -> None:
     found = model_profile([record(write(path, [*ddp_step(1000), *ddp_step(1200)]))], "toy")
     assert [layer.name for layer in found.layers] == ["0 linear", "1 addmm"]
