@@ -1,4 +1,4 @@
-"""Measurements of ranks as rows, nccl-tests' table, CSV and JSON (columns: docs/bench-hosts.md). The module is pure."""
+"""Measurements of ranks as rows, nccl-tests' table, CSV and JSON (columns: docs/your-run.md). The module is pure."""
 
 from __future__ import annotations
 
