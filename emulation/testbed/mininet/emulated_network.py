@@ -532,7 +532,7 @@ def _notes(spec: NetworkSpec) -> Iterator[str]:
     if spec.netem_wishes:
         yield "netem queues count packets: the limit is the queue's bytes and those in flight, in full frames"
     else:
-        yield "queues count bytes (bfifo), a GSO bundle as its segments"
+        yield "Queues count bytes (bfifo), and of a GSO bundle each of its segments."
     if netns.in_user_namespace():
         yield "in a user namespace socket buffers stay within net.core.rmem_max and wmem_max"
 
