@@ -81,7 +81,7 @@ class PacketTerms:
         "How windows follow ECN marks: friendly shares fairly with TCP; dctcp and reno follow these",
     )
     verify: str = choice(
-        "auto", ("auto", "on", "off"), "Every rank verifies sums by tags (V1); auto: where E is 150 or more"
+        "auto", ("auto", "on", "off"), "Every rank verifies sums by tags (V1); auto: if packets hold 150 values or more"
     )
     secret: str = choice(
         "off", ("off", "on"), "Every rank masks its values (X1), so that switches and wires see noise; it needs a token"

@@ -79,7 +79,7 @@ class JobTerms(PacketTerms):
         "Window of each stream; 0: 256; a more urgent class has half of the next one's, at least 64",
     )
     priorities: tuple[int, ...] = ()
-    """Class of each stream, 0 (most urgent) to 7 (W10); (): all are best effort."""
+    """Class of each stream, 0 (most urgent) to 7 (W10), as in 0,2,7; not set: all are 7."""
     codec: str = ""
     """How sums of floats are coded, like `lanes8+ef`; "": in fixed point through a switch, not at all between hosts."""
     codec_seed: int = integer(0, 0, (1 << 63) - 1, "seed", "Seed of codecs that draw random numbers (F10)")
@@ -88,7 +88,7 @@ class JobTerms(PacketTerms):
         0,
         1,
         "1: yes",
-        "A long call uses all streams of its class (W11), for paths that exceed a window",
+        "A long call uses all streams of its class (W11), for paths that hold more than a window",
     )
     job_priority: int = integer(
         BEST_EFFORT,

@@ -82,7 +82,7 @@ def _methods(backend: str, about: str, *default: str) -> Any:
 class Methods:
     """Methods to compare, like `ring@zeromq`, `switch+p3`, `switch~lanes8+ef`.
 
-    The first that is not the switch is the baseline. An empty list says that the scenario isn't meant for that backend.
+    The first that is not the switch is the baseline. With an empty list, the scenario doesn't run there.
     """
 
     mininet: tuple[MethodName, ...] = _methods(

@@ -47,19 +47,21 @@ INTERVALS = {
 
 CODECS_HEAD = f"""# All codecs
 
-`{COMMAND}` writes this page. [Codecs](../codecs.md) says which one to take. Switches and all
-host methods take every codec. *Bits* are those of a float32 value for {RANKS[0]} to {RANKS[1]} ranks. *Ranks* is the
-most in a sum. Training may diverge without error feedback where *+ef* is *needed*.
+Here you can look up every codec with its bits, limits and options; [Codecs](../codecs.md) says which one to take.
+Switches and all host methods take every codec. *Bits* are those of a float32 value with {RANKS[0]} to {RANKS[1]} ranks,
+and *ranks* is the largest number in a sum. Where *+ef* is *needed*, training may diverge without error feedback.
+`{COMMAND}` writes this page.
 
 ## Every value, in fewer bits
 
-These code each packet for itself. Rounding at random keeps the mean. The compiled core has {{in_c}}.
+Each packet is coded by itself. Where *rounding* is *random*, the mean of many roundings is the value. The compiled
+core has {{in_c}}.
 
 """
 ADDED_HEAD = """
 ## Whole arrays, summed
 
-Bits are of long dense arrays with default options. The compiled core has {in_c}.
+*Bits* are those of long dense arrays, with default options. The compiled core has {in_c}.
 
 """
 GATHERED_HEAD = """
@@ -69,15 +71,15 @@ A switch can't sum these: every rank receives what all others send.
 
 """
 COMMON = """
-All codecs with *+ef* take `least=1024` (shorter sums travel uncoded) and `warmup=0` (so many first sums do);
-behind `+ef` also `momentum=0` (momentum correction; of `dgc` 0.9).
+All codecs with *+ef* also have the options `least=1024` (sums of fewer values travel uncoded),
+`warmup=0` (so many first sums travel uncoded) and, with `+ef`, `momentum=0` (momentum correction; 0.9 for `dgc`).
 """
 
 ENVIRONMENT_HEAD = f"""# Settings of a job
 
-Here you can look up what a training job reads from its environment. `{COMMAND}` writes this
-page. Each variable is also a field of `SwitchOptions`, the `pg_options` of `init_process_group` and `new_group`. Where
-ranks must have the same value and don't, all of them end with a line that names the variable.
+Here you can look up the environment variables that a training job reads. Each is also a field of `SwitchOptions`, the
+`pg_options` of `init_process_group` and `new_group`. If ranks have different values where these must be equal, all of
+them end with an error that names the variable. `{COMMAND}` writes this page.
 
 """
 EVERY_COMMAND_HEAD = """
@@ -94,9 +96,9 @@ EVERY_COMMAND = (
 )
 TIME_OUTS_HEAD = f"""# Time-outs
 
-Here you can look up the waits that you can set, and what happens when they end. `{COMMAND}`
-writes this page from `transport/contracts/timeouts.py`, which has the constants, too; tests compare them with the
-code, and check that each wait ends before the waits around it. The clock is one that nobody sets (`CLOCK_MONOTONIC`).
+Here you can look up the time-outs that you can set, and what happens when they end. `{COMMAND}`
+writes this page from `transport/contracts/timeouts.py`, which also has those that can't be set. All use
+`CLOCK_MONOTONIC`, so setting a machine's clock changes nothing.
 """
 
 
