@@ -10,44 +10,48 @@ from typing import Annotated
 import typer
 
 from emulation.cli.outcomes import EXIT_USAGE, outcomes, stop
+from emulation.cli.progress import say
 from emulation.cli.start.completion import method_names
 
 EXIT_INVALID = 3
-RUN, MACHINES = (partial(typer.Option, rich_help_panel=panel) for panel in ("The run", "Several machines"))
-RANKS = typer.Option(min=0, max=64, show_default=False, help="Number of ranks here  [default: 3; with --nnodes 1]")
-LINKS = typer.Option(metavar="RATE", help="Rate of each rank's link, both ways  [default: 200Mb/s]")
+
+
+RUNS, MACHINES = (partial(typer.Option, rich_help_panel=panel) for panel in ("The runs", "Several machines"))
+
+RATE = typer.Option(metavar="RATE", help="Rate of a rank's link, both ways  [default: 200Mb/s]")
 METHODS = typer.Option(
-    metavar="NAMES",
-    help="METHOD[@LINK][~CODEC], with commas; the first is the baseline",
-    autocompletion=method_names,
+    metavar="NAMES", help="METHOD[@LINK][~CODEC], with commas; the first is the baseline", autocompletion=method_names
 )
-SWITCH = MACHINES(metavar="tcp://HOST:PORT", help="Address of a running switch  [default: node 0 starts one]")
+LOOPBACK = RUNS("--loopback", help="Ranks have no links of their own, so that nothing can be gained")
+TIMEOUT = RUNS(min=1, help="Seconds that a turn's steps may take, or the start of the ranks")
+SWITCH = MACHINES(metavar="tcp://HOST:PORT", help="The switch  [default: node 0 starts one]")
 
 
 def try_script(
     script: Annotated[str, typer.Argument(help="A training script for torchrun, as it is: DDP or FSDP2")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="The script's own")] = None,
-    ranks: Annotated[int, RANKS] = 0,
-    links: Annotated[str, LINKS] = "",
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the script")] = None,
+    ranks: Annotated[int, typer.Option(min=0, max=64, help="Ranks here  [default: 3; with --nnodes 1]")] = 0,
+    links: Annotated[str, RATE] = "",
     methods: Annotated[str, METHODS] = "gloo,switch",
-    steps: Annotated[int, typer.Option(help="Number of steps of each method; the first 5 don't count")] = 50,
+    module: Annotated[bool, typer.Option("--module", "-m", help="SCRIPT is a module, as with python -m")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for the results  [default: results/try-NAME]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole document as JSON on stdout")] = False,
-    seed: Annotated[int, RUN(min=0, help="Seed of each rank, until the script sets its own")] = 1,
-    delay_us: Annotated[float, RUN(min=0, max=1e6, help="Delay of every link, one way, in microseconds")] = 0.0,
-    loopback: Annotated[bool, RUN("--loopback", help="Run without links: nothing can be gained")] = False,
-    timeout: Annotated[float, RUN(min=1, help="Seconds that a turn's steps, or a start, may take")] = 300.0,
-    module: Annotated[bool, RUN("--module", "-m", help="Take SCRIPT for a module, as python -m does")] = False,
-    nnodes: Annotated[int, MACHINES(min=1, max=64, help="Number of machines; each runs the same command")] = 1,
-    node_rank: Annotated[int, MACHINES(min=0, help="Number of this machine; 0 has the result")] = 0,
-    rendezvous: Annotated[str, MACHINES(metavar="HOST:PORT", help="Address of node 0, and a free port there")] = "",
+    steps: Annotated[int, RUNS(help="Steps of each method, of which the first 5 don't count")] = 50,
+    seed: Annotated[int, RUNS(min=0, help="Seed of the ranks, until the script sets its own")] = 1,
+    delay_us: Annotated[float, RUNS(min=0, max=1e6, help="Delay of every link, one way, in microseconds")] = 0.0,
+    loopback: Annotated[bool, LOOPBACK] = False,
+    timeout: Annotated[float, TIMEOUT] = 300.0,
+    nnodes: Annotated[int, MACHINES(min=1, max=64, help="Machines, each with this command, without emulation")] = 1,
+    node_rank: Annotated[int, MACHINES(min=0, help="Place of this machine; 0 has the result")] = 0,
+    rendezvous: Annotated[str, MACHINES(metavar="HOST:PORT", help="Address of node 0")] = "",
     switch: Annotated[str, SWITCH] = "",
 ) -> None:
-    """Forecast a script's gain, run it by each method, compare losses.
+    """Try your training script with the switch, beside Gloo.
 
-    The script stays as it is, whatever backend it names. Each rank has a network namespace with a link of its own
-    (Mininet; as root, or where user namespaces are allowed). It runs three times in this folder: recorded, by Gloo, by
-    the switch. Outputs of ranks are in OUT/logs; OUT/try.html, try.json and two figures show the result.
+    It makes a forecast, trains with Gloo and the switch in turn, and compares times and losses. The script stays as it
+    is, whatever backend it names. Each rank has a network namespace with a link of its own (Mininet; as root, or where
+    user namespaces are allowed). It runs three times in this folder: recorded, by Gloo, by the switch. Outputs of ranks
+    are in OUT/logs; OUT/try.html, try.json and two figures show the result.
 
     **Examples**
 
@@ -80,17 +84,13 @@ def try_script(
         words = (script, tuple(arguments or ()), module, ranks or 3, links, methods, steps, seed, timeout, delay_us)
         how = try_start.HowToTry(*words, machines)
         if node_rank:
-            try_start.serve(how, folder, _say)
-            _say(f"done: node 0 has the result; outputs of ranks: {folder / 'logs'}")
+            try_start.serve(how, folder, say)
+            say(f"done: node 0 has the result; outputs of ranks: {folder / 'logs'}")
             return
-        document, lines = try_start.try_here(how, folder, loopback, _say)
+        document, lines = try_start.try_here(how, folder, loopback, say)
         typer.echo(json.dumps(document, sort_keys=True) if as_json else "\n".join(lines))
-        _say(f"report: {folder / 'try.html'}")
+        say(f"report: {folder / 'try.html'}")
     raise typer.Exit(EXIT_INVALID if any(map(_invalid, document["methods"])) else 0)
-
-
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
 
 
 def _invalid(row: dict[str, object]) -> bool:
