@@ -25,12 +25,12 @@ from transport.switch.daemon_options import DaemonOptions
 
 N = 2
 PAGE = Path(__file__).parents[3] / "docs/reference/backend.md"
-HEAD = """# The PyTorch backend: what is ours, what is Gloo's, and what is refused
+HEAD = """# Calls of the PyTorch backend
 
-`python -m tools.documents.reference backend` calls each of these on two ranks and writes this page. *Ours* is the
-switch or the host method; a size is that of the tensor. Parameter servers only allreduce. With `SWITCHAGG_METHOD=gloo`
-all but what is refused is Gloo's. [Training](../training.md#what-works-with-pytorch) names the features of PyTorch
-that use these calls.
+Here you can look up who carries each call of PyTorch: *ours* is the switch or the host method, and a *refused* call is
+an error. A size is that of the tensor. Parameter servers carry only allreduce. With `SWITCHAGG_METHOD=gloo`, Gloo
+carries all but the refused calls. `python -m tools.documents.reference backend` makes each call on two ranks and writes
+this page. [Training](../training.md#what-works-with-pytorch) has examples of libraries that use these calls.
 
 `all_reduce`, `reduce` and `reduce_scatter_tensor` go the same way:
 
