@@ -4,7 +4,7 @@ PYTHON ?=
 ARGS ?=
 export VENV PYTHON
 BIN = $(VENV)/bin
-STYLE = $(addprefix tests/repository/test_,tidy.py imports.py rooms.py protocol_rules.py links.py)
+STYLE = $(addprefix tests/repository/test_,tidy.py imports.py rooms.py protocol_rules.py links.py pages.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup ready examples native compare bench quick test check lint types style collection docs documents clean

@@ -18,4 +18,4 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]], words: Collectio
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a table in Markdown."""
-    return ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
+    return [f"|{'|'.join(cells)}|" for cells in (head, ["---"] * len(head), *rows)]

@@ -114,8 +114,8 @@ def test_a_study_goes_on_where_it_stopped_and_repeats_its_bits(tmp_path: Path, m
     last = document["rows"][-1] | {"workers": 64, "points": -7.0}
     heads, _, *table = study_page.tables(document | {"rows": [*document["rows"], last]})
     assert (heads.count(", n = "), len(table)) == (2, len(CODECS))
-    assert [line.endswith(" |  |") for line in table] == [True] * (len(CODECS) - 1) + [False]
-    assert table[-1].split(" | ")[-1].startswith("-7.0")
+    assert [line.endswith("||") for line in table] == [True] * (len(CODECS) - 1) + [False]
+    assert table[-1].split("|")[-2].startswith("-7.0")
 
 
 def test_what_a_run_has_started_ends_with_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
