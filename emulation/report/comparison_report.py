@@ -116,8 +116,8 @@ class _Page:
     def _numbers(self, table: Markup) -> list[Markup]:
         counted, warm_up = self.methods[0]["summary"]["counted_iterations"], self.scenario.workload.warmup_iterations
         note = (
-            f"Times are medians over {counted} iterations, with the 10th and the 90th percentile; the first {warm_up} "
-            f"iterations are warm-up and aren't counted{', nor is the first after each turn' * self.in_turn}. "
+            f"Times are medians over {counted} iterations, with the 10th and the 90th percentile; warm-up "
+            f"({warm_up} in all) isn't counted{', nor is the first iteration after each turn' * self.in_turn}. "
             "Details defines each number."
         )
         explained = list(map(text, wording.explanations(self.built)))

@@ -126,7 +126,7 @@ def about(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield (
             "recorded",
             f"{time_text(recorded['compute_ns'])} of computing a step, {bytes_text(recorded['exchanged_bytes'])} in "
-            f"{recorded['collectives']} collectives, {recorded['sent_as']}",
+            f"{recorded['collectives']} collective{'s' * (recorded['collectives'] != 1)}, {recorded['sent_as']}",
         )
         link = forecast["links"][0]
         best = next(row for row in link["rows"] if row["method"] == link["baseline"])
