@@ -150,7 +150,7 @@ def markdown() -> str:
 
 def _abridged(allowed: str) -> str:
     """Values in words, of a long list the first ones: `switchagg scenarios TABLE.KEY` prints all."""
-    names = allowed.replace(" … ", "…").split(", ")
+    names = [name or '""' for name in allowed.replace(" … ", "…").split(", ")]
     return ", ".join(names) if len(names) <= LISTED_MOST else ", ".join([*names[:3], "…"])
 
 
