@@ -149,7 +149,8 @@ def pytest_runtest_makereport(
     error = call.excinfo.value if call.excinfo else None
     if concerned and report.when == "setup" and isinstance(error, SwitchaggError):
         report.longrepr = str(error)
-    if concerned and (report.when == "call" or (report.when == "setup" and not report.passed)):
+    called = report.when == "call" and switch is not None  # others may have a fixture of this name
+    if called or (concerned and report.when == "setup" and not report.passed):
         report.user_properties.append((ROW, _row_of(item, report, switch).saved()))
     return report
 

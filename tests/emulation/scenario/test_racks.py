@@ -154,7 +154,7 @@ def test_several_spines_have_a_stream_and_a_tree_each_and_a_report_that_says_so(
     assert "3 at the top, each with an equal part" in words
     assert "flow takes one by a hash; the switch sums over 3 trees. Switches that aggregate: leaf1, leaf2, " in words
     labels = [text.get_text() for text in topology_figure(given, built).axes[0].texts]
-    assert labels[:2] == ["3 × 133.333 Mb/s\nring 0.50×\nswitch 0.33×"] * 2  # noqa: RUF001
+    assert labels[:2] == ["3 × 133.333 Mb/s\n0.33 to 0.50×"] * 2  # noqa: RUF001
     assert [given.network.folded.links("ring").settings(("leaf1", "spine1")).rate_bps] == [2 * RATE_BPS]
 
 

@@ -179,7 +179,7 @@ def test_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--fault", "lost=0.1"], "--fault lost=0.1: expected one of loss, duplicate"),
+        (["--fault", "lost=0.1"], "--fault lost: unknown; allowed: loss, duplicate"),
         (["--fault", "loss=much"], "expected a probability"),
         (["--fault", "loss=1"], "fault loss=1.0: 0 to 0.9"),
         (["--workers", "65"], "workers 65: 1 to 64"),

@@ -477,7 +477,7 @@ def test_ctrl_c_ends_the_server_command_which_notifies_its_workers() -> None:
         (["--workers", "h:1", "--servers", "h:2", "-n", "1"], "--number 1: there are 1 servers"),
         (["--workers", "h:1", "--servers", "h:2", "--link", "ib"], "--link ib: unknown; allowed: zeromq, tcp"),
         (["--workers", "h:1", "--servers", "h:2", "--link", "tcp", "--keys", "k"], "--keys: only zeromq has keys"),
-        (["--workers", "h:1", "--servers", "h:2", "--method", "ring"], "--method ring: has no servers"),
+        (["--workers", "h:1", "--servers", "h:2", "--method", "ring"], "--method ring: unknown; allowed: ps"),
     ],
 )
 def test_the_server_command_refuses_invalid_options_in_one_line(arguments: list[str], words: str) -> None:

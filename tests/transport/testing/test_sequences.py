@@ -124,6 +124,8 @@ def test_a_check_of_one_s_own() -> None:
 
 
 TESTS = """
+    import pytest
+
     def test_two(job):
         two = job(workers=2, elements=1)
         for rank in (0, 0, 1):
@@ -143,6 +145,10 @@ TESTS = """
 
     def test_no_switch():
         pass
+
+    @pytest.mark.parametrize("switch", ["a word"])
+    def test_of_another_kind(switch):
+        pass
 """
 
 
@@ -157,7 +163,7 @@ def test_the_table_of_a_run(pytester: pytest.Pytester, monkeypatch: pytest.Monke
     pytester.makepyfile(test_mine=TESTS)
     options = ["-p", "switchagg.testing", "-p", "no:cacheprovider", "--fault-seed", "4", "--fault-mixtures", "0"]
     done = pytester.runpytest(*options, "--dataplane", "all", "--verdicts", "table.csv")
-    done.assert_outcomes(passed=3, failed=1, skipped=3)
+    done.assert_outcomes(passed=4, failed=1, skipped=3)
     done.stdout.fnmatch_lines(["test_mine.py::test_two *good *passed * 5 * 3 * 1 * 1  generation 1"])
     done.stdout.fnmatch_lines(["all *gone *3 skipped *it is not installed", "table.csv: 6 tests"])
     with (pytester.path / "table.csv").open(newline="") as file:
@@ -169,7 +175,7 @@ def test_the_table_of_a_run(pytester: pytest.Pytester, monkeypatch: pytest.Monke
     quiet = pytester.runpytest(*options, "-q", "--dataplane", "good")
     quiet.stdout.fnmatch_lines(["all *good *1 failed, 2 passed * 5 * 11 *"])
     named = pytester.runpytest(*options, "--dataplane", "gone")
-    named.assert_outcomes(passed=1, errors=3)
+    named.assert_outcomes(passed=2, errors=3)
     named.stdout.fnmatch_lines(["_* ERROR at setup of test_two* _*", "it is not installed", "_*"], consecutive=True)
 
 
