@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from typing import IO, Any, Generic, NoReturn, TypeVar
 
@@ -23,6 +24,7 @@ from emulation.scenario.errors import RunFailed
 from emulation.testbed.patience import Patience, Pids
 
 POLL_S = 0.25  # how late a dead child is noticed while others report
+KNOWN_S = 1.0  # how late the end of a child may be known after its peers have noticed; of one on another machine, too
 MESSAGE_LENGTH_MAX = 400
 
 
@@ -192,17 +194,27 @@ def gather(
         while len(reports) < len(children):
             for place, report in listener.hear(POLL_S):
                 if isinstance(report, CommandFailed):
-                    killed = next((child for child in children if child.killed_by), None)
+                    killed = _killed(children)
                     raise ChildFailed(killed.why_it_ended() if killed else f"{children[place].name}: {report.message}")
                 reports[place] = report
             silent = [child for place, child in enumerate(children) if place not in reports]
             if ended := next((child for child in silent if child.ended), None):
-                raise ChildFailed(ended.why_it_ended())
+                raise ChildFailed((_killed(children) or ended).why_it_ended())
             check()
             if silent and patience.over():
                 names = ", ".join(child.name for child in silent)
                 raise ChildFailed(f"no answer from {names} within {patience.words}")
     return [reports[place] for place in range(len(children))]
+
+
+def _killed(children: Sequence[Child[Any]]) -> Child[Any] | None:
+    """The child that was killed, if there is one: its peers may report the lost connection before its end is known."""
+    end_s = time.monotonic() + KNOWN_S
+    while True:
+        killed = next((child for child in children if child.killed_by), None)
+        if killed or time.monotonic() > end_s:
+            return killed
+        time.sleep(POLL_S / 5)
 
 
 def close(children: Sequence[Child[Any]]) -> None:

@@ -101,6 +101,19 @@ def test_a_killed_child_is_named_before_those_that_only_noticed(start: Start) ->
         gather(started, 60.0)
 
 
+def test_a_killed_child_is_named_though_its_end_is_known_late(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a rank on another machine: its peer's report comes before the word of its node."""
+    started = start(ADDS, "os.kill(os.getpid(), signal.SIGKILL)")
+    status = started[1].process.wait(30)
+    polls = iter([None, None])
+    monkeypatch.setattr(started[1].process, "poll", lambda: next(polls, status))
+    assert started[0].read() == [Ready()]
+    started[0].send(Add(-1))
+    started[0].process.wait(30)
+    with pytest.raises(ChildFailed, match=r"^rank 1 was killed by SIGKILL$"):
+        gather(started, 60.0)
+
+
 def test_the_last_stderr_line_of_a_child_that_exits_is_quoted(start: Start) -> None:
     with pytest.raises(ChildFailed, match=r"^rank 0 ended with status 7: MemoryError: too much$"):
         gather(start('sys.stderr.write("a warning\\nMemoryError: too much\\n")\nsys.exit(7)'), 60.0)
