@@ -23,8 +23,21 @@ struct sa_rotation sa_rotation_of(uint32_t width) {
     return (struct sa_rotation){width, inner, outer, 1 / sqrt((double)inner * outer), within};
 }
 
+/* ---- vectors, of the size that AVX2 has: others take two for one, or half of theirs */
+
+#define SIGN 0x80000000u
+#define VECTOR_STAGES 3u
+#define VECTOR (1u << VECTOR_STAGES)
+#define VECTORS (BLOCK / VECTOR)
+
+typedef float float_vector __attribute__((vector_size(4 * VECTOR)));
+typedef float float_vector_at __attribute__((vector_size(4 * VECTOR), aligned(1), may_alias));
+typedef uint32_t bits_vector __attribute__((vector_size(4 * VECTOR)));
+typedef uint32_t bits_vector_at __attribute__((vector_size(4 * VECTOR), aligned(1), may_alias));
+
 /* ---- signs */
 
+#define LAST_BIT ((bits_vector){31, 30, 29, 28, 27, 26, 25, 24})
 #define FIRST 1u
 #define SECOND (1u << 16)
 
@@ -33,7 +46,7 @@ SA_INLINE uint32_t signs_of(uint32_t number) { return sa_draw((struct sa_draws){
 SA_INLINE float flipped(float value, uint32_t signs, uint32_t bit) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    bits ^= signs << (31 - bit) & 0x80000000u;
+    bits ^= signs << (31 - bit) & SIGN;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
@@ -43,9 +56,10 @@ SA_VECTORISED static void flip(const sa_float32_at *from, uint32_t count, uint32
                                sa_float32_at *to) {
     for (; count >= GROUP; count -= GROUP, number++, from += GROUP, to += GROUP) {
         uint32_t signs = signs_of(number);
-        float group[GROUP];
-        for (uint32_t i = 0; i < GROUP; i++) group[i] = flipped(from[i], signs, i) * factor;
-        for (uint32_t i = 0; i < GROUP; i++) to[i] = group[i];
+        for (uint32_t i = 0; i < GROUP; i += VECTOR) {
+            bits_vector flips = signs << (LAST_BIT - i) & SIGN;
+            *(float_vector_at *)(to + i) = (float_vector)(*(const bits_vector_at *)(from + i) ^ flips) * factor;
+        }
     }
     uint32_t signs = signs_of(number);
     for (uint32_t i = 0; i < count; i++) to[i] = flipped(from[i], signs, i) * factor;
@@ -53,26 +67,36 @@ SA_VECTORISED static void flip(const sa_float32_at *from, uint32_t count, uint32
 
 /* ---- stages: a, b -> a + b, a - b, of values that lie `apart` */
 
-/* Does a stage of neighbours, in blocks. Sums go into a block's first half and differences into the second: the stages
-   of the next distances are the same step again, and after BLOCK_STAGES of them each value is where it was. So vectors
-   are shuffled in one way only. */
-SA_VECTORISED static void mix_neighbours(float *x, uint32_t count) {
-    for (float *end = x + count; x < end; x += BLOCK) {
-        float y[BLOCK];
-        for (uint32_t i = 0; i < BLOCK / 2; i++) {
-            y[i] = x[2 * i] + x[2 * i + 1];
-            y[i + BLOCK / 2] = x[2 * i] - x[2 * i + 1];
-        }
-        for (uint32_t i = 0; i < BLOCK; i++) x[i] = y[i];
-    }
-}
+/* A stage within a vector: the value that lies `apart`, plus this one, whose sign is changed where it is the second. */
+#define MIX_WITHIN(x, apart, signs) x = (float_vector)((bits_vector)x ^ signs) + EXCHANGED(x, apart)
+#define NUMBERS_APART(n) 0 ^ n, 1 ^ n, 2 ^ n, 3 ^ n, 4 ^ n, 5 ^ n, 6 ^ n, 7 ^ n
+#ifdef __clang__
+#define EXCHANGED(x, apart) __builtin_shufflevector(x, x, NUMBERS_APART(apart))
+#else
+#define EXCHANGED(x, apart) __builtin_shuffle(x, (bits_vector){NUMBERS_APART(apart)})
+#endif
 
-/* The same, values as they are. */
-SA_VECTORISED static void part_neighbours(float *x, uint32_t count) {
+/* Does the first `stages` stages, at most BLOCK_STAGES, of values that lie 1, 2, 4, … apart: a block stays in registers. */
+SA_VECTORISED static void mix_blocks(float *x, uint32_t count, uint32_t stages) {
+    const bits_vector seconds1 = {0, SIGN, 0, SIGN, 0, SIGN, 0, SIGN}, seconds2 = {0, 0, SIGN, SIGN, 0, 0, SIGN, SIGN};
+    const bits_vector seconds4 = {0, 0, 0, 0, SIGN, SIGN, SIGN, SIGN};
     for (float *end = x + count; x < end; x += BLOCK) {
-        float y[BLOCK];
-        for (uint32_t i = 0; i < BLOCK / 2; i++) y[i] = x[2 * i], y[i + BLOCK / 2] = x[2 * i + 1];
-        for (uint32_t i = 0; i < BLOCK; i++) x[i] = y[i];
+        float_vector y[VECTORS];
+        for (uint32_t i = 0; i < VECTORS; i++) {
+            y[i] = ((float_vector_at *)x)[i];
+            MIX_WITHIN(y[i], 1, seconds1);
+            if (stages > 1) MIX_WITHIN(y[i], 2, seconds2);
+            if (stages > 2) MIX_WITHIN(y[i], 4, seconds4);
+        }
+        for (uint32_t stage = VECTOR_STAGES, apart = 1; stage < BLOCK_STAGES; stage++, apart *= 2) {
+            if (stages <= stage) break;
+            for (uint32_t i = 0; i < VECTORS; i++) {
+                if (i & apart) continue;
+                float_vector first = y[i], second = y[i + apart];
+                y[i] = first + second, y[i + apart] = first - second;
+            }
+        }
+        for (uint32_t i = 0; i < VECTORS; i++) ((float_vector_at *)x)[i] = y[i];
     }
 }
 
@@ -105,9 +129,10 @@ SA_VECTORISED static void mix8(float *restrict a, float *restrict b, float *rest
 /* Does the stages from `apart` to below `end`, of a whole row, with room behind it, or of `end` values. */
 static void mix(float *x, uint32_t count, uint32_t apart, uint32_t end) {
     if (apart == 1 && end > 1 && (end < count || count % BLOCK == 0)) { /* else what lies behind would be mixed, too */
-        uint32_t stage = 0;
-        for (; stage < BLOCK_STAGES && apart < end; stage++, apart *= 2) mix_neighbours(x, count);
-        for (; stage < BLOCK_STAGES; stage++) part_neighbours(x, count);
+        uint32_t stages = (uint32_t)__builtin_ctz(end);
+        stages = stages < BLOCK_STAGES ? stages : BLOCK_STAGES;
+        mix_blocks(x, count, stages);
+        apart <<= stages;
     }
     while (apart < end) {
         uint32_t stages = (uint32_t)__builtin_ctz(end / apart);
