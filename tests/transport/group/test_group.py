@@ -134,13 +134,17 @@ def test_a_call_that_cannot_begin_fails_and_leaves_nothing_pending(monkeypatch: 
 def test_closing_ends_the_thread_and_fails_what_is_pending() -> None:
     before, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     kept: list[Any] = []
+    closed = threading.Event()
 
     def act(rank: int, group: Group) -> None:
-        if rank == 0:
-            pending = group.allreduce(np.zeros(100))
-            group.close()
-            group.close()
-            kept.extend([pending.exception(LIVENESS_S), group.allreduce(np.zeros(1)).exception(LIVENESS_S)])
+        if rank == 1:
+            closed.wait(LIVENESS_S)  # a peer that left would fail the call first
+            return
+        pending = group.allreduce(np.zeros(100))
+        group.close()
+        group.close()
+        kept.extend([pending.exception(LIVENESS_S), group.allreduce(np.zeros(1)).exception(LIVENESS_S)])
+        closed.set()
 
     assert on_every_rank(2, act) == [None, None]
     assert all(isinstance(error, AggregationFailed) and "closed" in str(error) for error in kept), kept
