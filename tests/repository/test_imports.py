@@ -56,11 +56,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "tools/bench/killed_training.py",
         "tools/bench/sharding_rank.py",  # the baseline is Gloo itself
     ),
-    "zmq": (
-        "tools/bench/plain_zeromq.py",  # the baseline is pyzmq itself
-        "transport/control/",
-        "transport/zeromq/",
-    ),
+    "zmq": ("transport/control/", "transport/zeromq/"),
     "mininet": ("emulation/testbed/mininet/emulated_network.py", "examples/mininet_workers.py"),
     "p4vm": ("p4/", "switchagg/dataplane/p4/", "emulation/cli/", "tools/bench/", "examples/"),
     "prometheus_client": ("transport/metrics/", "transport/switch/"),

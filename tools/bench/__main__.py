@@ -22,20 +22,11 @@ Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also 
 
 @app.command()
 def collectives(quick: Quick = False, json_file: Json = None) -> None:
-    """Host collectives in virtual time beside the cost model; what a decision of the scheduler costs; and
-    reduce-scatter and all-gather in real processes, alone and at once."""
-    from tools.bench import collective_times
-
-    _show(collective_times, quick, json_file)
-
-
-@app.command()
-def links(quick: Quick = False, json_file: Json = None) -> None:
-    """Messages one way over a veth pair: ZeroMQ beside plain pyzmq, TCP, UDP, and RDMA writes beside plain UDP."""
-    from tools.bench import one_way
+    """Reduce-scatter and all-gather in real processes, alone and at once: what FSDP2 sends."""
+    from tools.bench import sharding_times
 
     bench_run.require()
-    _show(one_way, quick, json_file)
+    _show(sharding_times, quick, json_file)
 
 
 @app.command()
@@ -79,39 +70,6 @@ def where(
     rates, sizes = [bandwidths.parse_rate(rate)], [bandwidths.parse_size(size)]
     request = bench_run.BenchMatrix([workers], rates, sizes, method, dtype=dtype).requests()[0]
     typer.echo("\n".join(packet_cpu.lines(packet_cpu.measure(request, seconds, say), functions)))
-
-
-@app.command()
-def urgent(
-    workers: Annotated[int, typer.Option(min=2, max=16)] = 4,
-    rate: Annotated[str, typer.Option(help="Of every link")] = "200M",
-    size: Annotated[str, typer.Option(help="Of a rank's array in the long calls")] = "25MB",
-) -> None:
-    """An urgent 10 kB call of a ring beside a long one on strict queues: alone, with a flow for each class, without."""
-    from tools.bench.urgent import measure
-    from transport.links.link_kinds import links_with
-
-    bench_run.require()
-    for line in measure(links_with("mesh"), workers, bandwidths.parse_rate(rate), bandwidths.parse_size(size), say):
-        typer.echo(line)
-
-
-@app.command()
-def fallback(quick: Quick = False, json_file: Json = None) -> None:
-    """What a fallback costs an allreduce while the switch works: real processes on loopback, in turns."""
-    from tools.bench import fallback_times
-
-    _show(fallback_times, quick, json_file)
-
-
-@app.command()
-def lost_switch(kills: Annotated[int, typer.Option(min=1, help="How often the switch is killed")] = 100) -> None:
-    """A switch that is killed in mid-call, in Mininet: how long ranks get no result, and how soon they are back."""
-    from tools.bench.lost_switch import measure
-
-    bench_run.require()
-    for line in measure(kills, say):
-        typer.echo(line)
 
 
 @app.command()
@@ -164,8 +122,8 @@ def suite(
         typer.echo(line)
 
 
-def _show(module: ModuleType, quick: bool, json_file: Path | None) -> dict[str, Any]:
-    part: dict[str, Any] = module.measure(quick, say)
+def _show(module: ModuleType, quick: bool, json_file: Path | None) -> Any:
+    part = module.measure(quick, say)
     if json_file is not None:
         write_json(json_file, part)
     typer.echo("\n".join(module.lines(part)))

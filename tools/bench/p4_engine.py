@@ -7,6 +7,7 @@ flight and check every sum, and, where it is installed, bmv2's simple_switch in 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,6 @@ from emulation.testbed.mininet.services import switchagg_command
 from switchagg.dataplane.p4 import bmv2_plane, p4_plane
 from switchagg.dataplane.p4.plane_program import HEADERS_BYTES, PROGRAMS, PlaneControl, Run, defines, headers_of
 from switchagg.errors import SwitchaggError
-from tools.bench.one_way import VethPair
 from tools.bench.p4_worker import BeginSending, Counts, WorkerPlace, job_of
 
 if TYPE_CHECKING:
@@ -201,27 +201,58 @@ def starts(backend: str, rounds: int) -> list[dict[str, Any]]:
 # ---- on veth
 
 
-class TwoLinks(VethPair):
-    """A second veth pair beside the first: the switch's interfaces here, the workers' there."""
+class TwoLinks:
+    """Two namespaces that two veth pairs join: the switch's interfaces in one, the workers' in the other. Both go with
+    this process, however it ends. A context manager. Raises RunFailed."""
+
+    def __init__(self) -> None:
+        name = f"sa{os.getpid()}"
+        self.inner, self.outer = [f"{name}a", f"{name}c"], [f"{name}b", f"{name}d"]
+        self._holders: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> TwoLinks:
-        super().__enter__()
-        here, there = self.pids
-        name = self.names[0][:-1]
-        self.inner, self.outer = [self.names[0], f"{name}c"], [self.names[1], f"{name}d"]
         try:
-            second = ["ip", "link", "add", self.inner[1], "netns", str(here), "type", "veth", "peer"]
-            patience.run([*second, "name", self.outer[1], "netns", str(there)], 20, check=True)
+            self._holders += [self._namespace(), self._namespace()]
+            here, there = self.pids
+            for inner, outer in zip(self.inner, self.outer, strict=True):
+                link = ["ip", "link", "add", inner, "netns", str(here), "type", "veth", "peer", "name", outer]
+                patience.run([*link, "netns", str(there)], 20, check=True)
             for pid, links in ((here, self.inner), (there, self.outer)):
                 for link in links:
-                    netns.run_script(
-                        pid,
-                        f"sysctl -qw net.ipv6.conf.{link}.disable_ipv6=1\nip addr flush {link}\nip link set {link} up",
-                    )
+                    netns.run_script(pid, f"sysctl -qw net.ipv6.conf.{link}.disable_ipv6=1\nip link set {link} up")
+                netns.run_script(pid, "ip link set lo up")
+        except (subprocess.SubprocessError, OSError) as error:
+            self.close()
+            words = (getattr(error, "stderr", None) or "").strip()
+            raise RunFailed(f"no veth pair can be had here: {words or error}") from error
         except BaseException:
             self.close()
             raise
         return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pids(self) -> list[int]:
+        return [holder.pid for holder in self._holders]
+
+    def _namespace(self) -> subprocess.Popen[bytes]:
+        """A process in a namespace of its own, which ends when our end of its pipe closes."""
+        holder = subprocess.Popen(
+            ["unshare", "-n", "sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert holder.stdout is not None
+        if not netns.wait_readable(holder.stdout.fileno(), 10.0) or not holder.stdout.readline():
+            netns.end(holder)
+            raise RunFailed("no network namespace can be made here: run it as root")
+        return holder
+
+    def close(self) -> None:
+        for holder in self._holders:
+            with holder:  # closes its pipes
+                holder.kill()
+        self._holders.clear()
 
 
 def on_veth(seconds: float, rounds: int, log: Log) -> list[dict[str, Any]]:

@@ -111,16 +111,8 @@ def _row(
     }
 
 
-def together(rows: list[dict[str, Any]], method: str) -> float | None:
-    """The time of both at once, over that of the longer alone."""
-    times = {row["kind"]: row["time_ns"]["median"] for row in rows if row["method"] == method}
-    return times[BOTH] / max(times[REDUCE_SCATTER], times[ALL_GATHER]) if len(times) == len(KINDS) else None
-
-
 def lines(rows: list[dict[str, Any]]) -> list[str]:
     """The table for people."""
-    if not rows:
-        return []
     cells = [
         (
             f"{row['method']}, {row['kind']}",

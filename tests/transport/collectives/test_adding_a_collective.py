@@ -15,7 +15,7 @@ import toy_collective  # before anything reads the table
 from typer.testing import CliRunner
 from emulation.experiments import compare
 from emulation.experiments.bench import bench_figures
-from tools.bench import collective_times
+from tools.documents import collective_costs
 from emulation.experiments.bench.allreduce import bench_methods
 from emulation.scenario.bounds import NetworkParameters, bound
 from emulation.cli.main import app
@@ -30,7 +30,7 @@ assert bound(parse("toy"), 1000, NetworkParameters(5, 10**9, 1500, 360)).traffic
 assert textbook("toy", 3, 10.0) == (2, 40, 20)
 assert predict("toy", 3, 10.0, LinkCost(1.0, 0.0)) == 2
 assert "toy" in SIMULATIONS
-assert "toy" in collective_times.ALGORITHMS
+assert "toy" in collective_costs.METHODS
 assert [method.name for method in bench_methods.parse("toy:cubic", "auto", ["cubic"])[0]] == ["toy:cubic"]
 assert bench_figures.look_of("toy:cubic")["color"] == "#123456"
 
