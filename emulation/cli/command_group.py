@@ -29,7 +29,7 @@ PANELS = {
     "Measure": ("bench", "reproduce", "study", "calibrate", "chaos"),
     "P4": ("p4",),
 }
-"""The groups that `switchagg --help` shows, in its order. A command that stands in none of them is hidden."""
+"""The groups that `switchagg --help` shows, in its order."""
 
 SHORTER: dict[str, dict[str, Any]] = {
     "install_completion": {"help": "Let your shell complete names."},
@@ -60,8 +60,6 @@ class PanelGroup(CommandGroup):
         for panel, names in PANELS.items():
             for name in set(names).intersection(commands):
                 vars(commands[name])["rich_help_panel"] = panel
-        for name in set(commands).difference(ordered):
-            self.commands[name].hidden = True
 
     def get_params(self, ctx: Any) -> Any:
         """The options, in lines short enough for a screen of 80 columns."""

@@ -30,7 +30,6 @@ from emulation.cli.p4_commands import add_p4
 from emulation.cli.runs.calibrate import calibrate
 from emulation.cli.runs.chaos_command import chaos
 from emulation.cli.runs.compare_commands import compare, sweep
-from emulation.cli.runs.goal import goal
 from emulation.cli.runs.profile import profile
 from emulation.cli.runs.reproduce_command import reproduce
 from emulation.cli.runs.try_command import try_script
@@ -96,7 +95,6 @@ for _command in (
     reproduce,
     calibrate,
     chaos,
-    goal,
 ):
     app.command()(_command)
 app.command(cls=LinkCommand, help=SWITCH_HELP)(switch)

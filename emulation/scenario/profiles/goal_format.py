@@ -1,27 +1,21 @@
 """GOAL, the language of LogGOPSim and ATLAHS, as text: operations of each rank, and which require which.
 
-    num_ranks 2
-    rank 0 {
-    l1: calc 100
-    l2: send 4096b to 1 tag 3
-    l2 requires l1
-    }
-
-Collectives are not in the language: a written file has the messages of a method's plans in their place.
+num_ranks 2
+rank 0 {
+l1: calc 100
+l2: send 4096b to 1 tag 3
+l2 requires l1
+}
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from emulation.scenario.profiles.graph import COMPUTE, NS_MOST, RANKS_MOST, RECEIVE, SEND, GraphOperation, WorkloadGraph
 from emulation.scenario.profiles.profile_errors import ProfileError
-from switchagg.description import Kind, shard_range
-from transport.collectives.collective import Task
-from transport.collectives.collective_plan import LocalCombine, Send
-from transport.collectives.collective_table import COLLECTIVES, fitting, plan
 
 CALC = re.compile(r"(\w+)\s*:\s*calc\s+(\d{1,16})((?:\s+(?:cpu|nic)\s+\d{1,9})*)")
 MESSAGE = re.compile(
@@ -29,8 +23,6 @@ MESSAGE = re.compile(
 )
 REQUIRES = re.compile(r"(\w+)\s+(i?requires)\s+(\w+)")
 COMMENT = re.compile(r"/\*.*?\*/", re.S)
-TAGS = 1 << 20
-"""The first tag of collectives' messages: sends have lower ones."""
 
 
 class GoalReader:
@@ -119,100 +111,3 @@ def _joined(
         needs[places[label]].add(places[other])
     for (_, _, operation), wanted in zip(operations, needs, strict=True):
         yield replace(operation, needs=tuple(sorted(wanted)))
-
-
-def encode(graph: WorkloadGraph, method: str = "ring") -> Iterator[str]:
-    """The lines of a file. method: a host method, whose plans collectives have. Others raise ProfileError."""
-    if method not in COLLECTIVES:
-        raise ProfileError(f"{method}: no host method with plans; allowed: {', '.join(COLLECTIVES)}")
-    yield f"num_ranks {graph.ranks}"
-    for rank in range(graph.ranks):
-        yield f"rank {rank} {{"
-        yield from _rank(graph, rank, method)
-        yield "}"
-
-
-def _rank(graph: WorkloadGraph, rank: int, method: str) -> Iterator[str]:
-    program = graph.program(rank)
-    ends: dict[int, list[str]] = {}  # by place: the labels that are its end
-    waiting: list[tuple[str, int]] = []
-    calls = 0
-    for place, operation in enumerate(program):
-        if not operation.collective:
-            label = f"o{place}"
-            other = rank + operation.peer
-            yield {
-                COMPUTE: f"{label}: calc {operation.duration_ns}" + f" cpu {operation.unit}" * bool(operation.unit),
-                SEND: f"{label}: send {4 * operation.elements}b to {other} tag {operation.tag}",
-                RECEIVE: f"{label}: recv {4 * operation.elements}b from {other} tag {operation.tag}",
-            }[operation.kind]
-            ends[place], begins = [label], [label]
-        else:
-            calls += 1
-            members = graph.members(operation.group, rank)
-            begins = yield from _collective(operation, rank, members, method, f"o{place}", TAGS + calls)
-            ends[place] = [f"o{place}"]
-        waiting += [(label, other) for label in begins for other in operation.needs]
-    for label, other in waiting:
-        for end in ends[other]:
-            yield f"{label} requires {end}"
-
-
-def _collective(
-    operation: GraphOperation, rank: int, members: tuple[int, ...], method: str, label: str, tag: int
-) -> Generator[str, None, list[str]]:
-    """The messages of a collective's plan, in its order, and a calc of no time at the end; returns the first labels."""
-    position, count = members.index(rank), len(members)
-    if not operation.launched:
-        return (yield from _exchange(operation, position, members, label, tag))
-    kind: Kind = operation.kind  # type: ignore[assignment]
-    name = fitting(kind, method, count)
-    begins, earlier = list[str](), list[tuple[str, bool, list[tuple[int, int]]]]()
-    after: list[str] = []
-    if count > 1:
-        steps = plan(Task(kind, name, position, count, operation.elements)).operations
-        for number, step in enumerate(steps):
-            if isinstance(step, LocalCombine):
-                ranges = [(step.low, step.high), (step.source, step.source + step.high - step.low)]
-                line = "calc 0"
-            elif isinstance(step, Send):
-                ranges = [(step.low, step.high)]
-                line = f"send {4 * (step.high - step.low)}b to {members[step.to]} tag {tag}"
-            else:
-                ranges = [(step.low, step.high)]
-                line = f"recv {4 * (step.high - step.low)}b from {members[step.sender]} tag {tag}"
-            step_label = f"{label}_{number}"
-            yield f"{step_label}: {line}"
-            sends = isinstance(step, Send)  # sends of the same values needn't wait for each other
-            before = [
-                other
-                for other, also_sends, other_ranges in earlier
-                if not (sends and also_sends) and any(a < d and c < b for a, b in ranges for c, d in other_ranges)
-            ]
-            after += [f"{step_label} requires {other}" for other in before]
-            if not before:
-                begins.append(step_label)
-            earlier.append((step_label, sends, ranges))
-    yield f"{label}: calc 0"
-    yield from after
-    yield from (f"{label} requires {other}" for other, _, _ in earlier)
-    return begins or [label]
-
-
-def _exchange(
-    operation: GraphOperation, position: int, members: tuple[int, ...], label: str, tag: int
-) -> Generator[str, None, list[str]]:
-    """An all-to-all: every rank sends every other rank a shard, all at once."""
-    count, labels = len(members), list[str]()
-    low, high = shard_range(operation.elements, position, count)
-    for place, member in enumerate(members):
-        first, last = shard_range(operation.elements, place, count)
-        if place != position and last > first:
-            labels.append(f"{label}_s{place}")
-            yield f"{labels[-1]}: send {4 * (last - first)}b to {member} tag {tag}"
-        if place != position and high > low:
-            labels.append(f"{label}_r{place}")
-            yield f"{labels[-1]}: recv {4 * (high - low)}b from {member} tag {tag}"
-    yield f"{label}: calc 0"
-    yield from (f"{label} requires {other}" for other in labels)
-    return labels or [label]

@@ -336,7 +336,6 @@ def test_help_fits_one_screen_in_groups_with_a_sentence_for_each_command(monkeyp
     present = get_command(app).commands  # type: ignore[attr-defined]
     assert list(shown) == [name for names in PANELS.values() for name in names if name in present]
     assert all(text[0].isupper() and text.endswith(".") for text in shown.values()), "one line each"
-    assert present["goal"].hidden
 
 
 def test_every_command_has_an_example_and_panels_for_more_than_ten_options() -> None:

@@ -61,7 +61,7 @@ KINDS: dict[str, tuple[Iterable[str], Callable[[str], list[str]]]] = {
     "fidelity levels": (FIDELITY_LEVELS, lambda name: ["whatif", "resnet50", "--fidelity-level", name]),
     "kinds of sharing": (
         [name for name in MAKERS if len(name) > 2],
-        lambda name: ["goal", "resnet50", "--parallel", name],
+        lambda name: ["compare", "quickstart", "--set", f"workload.parallel={name}"],
     ),
     "examples": (examples(), lambda name: ["examples", name]),
     "published results": (catalogue.names(), lambda name: ["reproduce", name]),
