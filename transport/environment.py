@@ -11,7 +11,7 @@ OF_GROUPS = ("SWITCH", "JOIN_TIMEOUT_S", "METHOD", "LINK", "INTERFACE", "BOUNDED
 """Fields of PyTorch's SwitchOptions that are no terms of a job and no options of a member."""
 ELSEWHERE = (
     *("TOKEN_FILE", "VIA", "METRICS", "NATIVE", "RDMA_PROVIDER", "RDMA_SEGMENTS", "P4_PROGRAM", "PYTHON"),
-    *("SIM_THREADS", "SIM_ENGINE", "CHAOS_RUN", "IN_USER_NAMESPACE"),
+    *("SIM_THREADS", "CHAOS_RUN", "IN_USER_NAMESPACE"),
 )
 """Variables that no option of a group is read from."""
 

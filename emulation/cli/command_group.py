@@ -1,4 +1,4 @@
-"""The commands of one level, names of earlier versions, and what a wrong name may have meant."""
+"""The commands of one level, and what a wrong name may have meant."""
 
 from __future__ import annotations
 
@@ -7,20 +7,7 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-from emulation.cli.outcomes import EXIT_USAGE, stop
 from switchagg.option_syntax import choices, close_match
-
-RENAMED = {
-    "switchagg scenario": "`switchagg scenarios`",
-    "switchagg study codecs": "`switchagg study accuracy`",
-    "switchagg bench numbers": "`switchagg bench codecs`",
-    "switchagg bench all": "`make bench`, in a checkout",
-    "switchagg bench matrix": "`make bench ARGS=allreduce`, in a checkout; for one network `switchagg bench allreduce`",
-    "switchagg bench unshaped": "`switchagg bench allreduce --rate unshaped`",
-    "switchagg bench loss": "`switchagg bench allreduce --loss 0.01`",
-    "switchagg bench racks": "`switchagg bench allreduce --racks 2 --oversubscription 4`",
-}
-"""Commands of earlier versions, and what took their places."""
 
 PANELS = {
     "Start": ("doctor", "init", "examples"),
@@ -39,15 +26,12 @@ SHORTER: dict[str, dict[str, Any]] = {
 
 
 class CommandGroup(TyperGroup):
-    """Commands of which a name that isn't there gets one line: its present name, or the one that is most like it."""
+    """Commands of which a name that isn't there gets one line, with the one that is most like it."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         if name not in self.commands and not name.startswith("-") and not ctx.resilient_parsing:
-            if present := RENAMED.get(f"{ctx.command_path} {name}"):
-                stop(f"`{ctx.command_path} {name}` has been replaced by {present}", EXIT_USAGE)
-            listed = [key for key, command in self.commands.items() if not command.hidden]
-            ctx.fail(f"No such command '{name[:60]}'{choices(name, listed)}")
+            ctx.fail(f"No such command '{name[:60]}'{choices(name, self.commands)}")
         return super().resolve_command(ctx, args)
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import typer
 
@@ -41,16 +41,6 @@ def known(option: str, value: str, allowed: Iterable[str]) -> str:
     if value not in names:
         stop(f"{option} {value[:60]}: unknown{choices(value, names)}", EXIT_USAGE)
     return value
-
-
-def renamed_option(old: str, present: str) -> Any:
-    """An option of earlier versions: hidden from the help, and refused with the option that took its place."""
-
-    def refuse(value: str | None) -> None:
-        if value is not None:
-            stop(f"{old} is called {present} now", EXIT_USAGE)
-
-    return typer.Option(old, hidden=True, callback=refuse, is_eager=True)
 
 
 @contextmanager

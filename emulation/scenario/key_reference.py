@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from emulation.scenario.errors import ScenarioError
-from emulation.scenario.key_values import LISTED, WORDS, allowed, renamed, shortened
+from emulation.scenario.key_values import LISTED, WORDS, allowed, shortened
 from emulation.scenario.scenario_tables import (
     LISTS,
     SEED_MOST,
@@ -116,7 +116,7 @@ def text(what: str, scenarios: Iterable[str] = ()) -> Iterator[str]:
         yield from _lines(what, key)
     elif what not in every:
         known = [*scenarios, *names()]
-        hint = renamed(what, known) or close_match(what, known) or "; `switchagg scenarios` lists them"
+        hint = close_match(what, known) or "; `switchagg scenarios` lists them"
         raise ScenarioError(f"{shortened(what)} is no shipped scenario, no table and no key{hint}")
     if what in every:
         yield f"{every[what].title}: {every[what].about}"

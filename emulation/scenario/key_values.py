@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 import reprlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING
 from typing import Any
 
 from emulation.scenario.errors import ScenarioError
 from emulation.scenario.scenario_tables import (
-    RENAMED_KEYS,
     ComputeDistribution,
     ComputeJitter,
     LinkTail,
@@ -217,14 +216,7 @@ def limits(rule: Mapping[str, Any]) -> str:
     return f"{low:g} … {high:g} ({rule['unit']})" if rule["kind"] is float else f"{low} … {high} ({rule['unit']})"
 
 
-def renamed(key: str, known: Collection[str]) -> str:
-    """The key's present name, as an error adds it, if an earlier version had the key; else ""."""
-    table, dot, name = key.rpartition(".")
-    present = f"{table}{dot}{RENAMED_KEYS.get(name, name)}"
-    return f"; it is called {present} now" if present != key and present in known else ""
-
-
 def suggestion(key: str, known: Iterable[str]) -> str:
-    """The rest of an error about an unknown key: the key's new name, the key that may have been meant, or all keys."""
+    """The rest of an error about an unknown key: the key that may have been meant, or all keys."""
     names = list(known)
-    return renamed(key, names) or close_match(key, names) or f"; allowed: {', '.join(names)}"
+    return close_match(key, names) or f"; allowed: {', '.join(names)}"

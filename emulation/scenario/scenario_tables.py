@@ -42,8 +42,6 @@ COMPUTE_DISTRIBUTIONS = ("normal", "lognormal", "shifted_exponential")
 COMPUTE_NS_MOST = 3_600_000_000_000
 ITERATIONS_MOST = 1_000_000
 SEED_MOST = 2**32 - 1
-RENAMED_KEYS = {"zoom": "fidelity_level"}
-"""Keys of earlier versions, and what they are called now, in the same table. An old key is refused with the new one."""
 
 
 def keys_of(kind: Any) -> list[Field[Any]]:

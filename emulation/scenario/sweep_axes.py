@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from emulation.scenario.scenario_tables import RENAMED_KEYS
 from switchagg.option_syntax import close_match
 
 Value = int | float | str
@@ -71,9 +70,7 @@ def parse(table: Mapping[str, Any], allowed: Collection[str], ended: Collection[
     zipped = _zipped(axis_values.pop(ZIP, []), axis_values)
     for key in axis_values:
         if key not in allowed:
-            place, _, name = key.rpartition(".")
-            present = f"{place}.{RENAMED_KEYS.get(name, name)}"
-            hint = close_match(present, allowed) or "; like topology.rate_bps = [1e8, 1e9]"
+            hint = close_match(key, allowed) or "; like topology.rate_bps = [1e8, 1e9]"
             raise ValueError(
                 f"{reprlib.repr(key)} is no key that can be swept: {SEED}, or TABLE.KEY of a scenario{hint}"
             )

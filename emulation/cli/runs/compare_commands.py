@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from emulation.cli.outcomes import outcomes, renamed_option
+from emulation.cli.outcomes import outcomes
 from emulation.cli.start.completion import scenario_names
 
 ON = typer.Option(metavar="mininet|sim", help="Where it runs  [default: mininet where it can run]")
@@ -36,7 +36,6 @@ def compare(
         typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Value in place of the scenario's; may be repeated"),
     ] = None,
     fidelity_level: Annotated[str | None, LEVEL] = None,
-    zoom: Annotated[str | None, renamed_option("--zoom", "--fidelity-level")] = None,
     within: Annotated[int | None, WITHIN] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON on stdout")] = False,
 ) -> None:

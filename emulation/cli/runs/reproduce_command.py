@@ -6,15 +6,12 @@ from typing import Annotated
 
 import typer
 
-from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, renamed_option, stop
+from emulation.cli.outcomes import EXIT_FAILED, EXIT_USAGE, outcomes, stop
 from emulation.cli.progress import say
 
 
 def reproduce(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Results to run  [default: all]")] = None,
-    write: Annotated[
-        str | None, renamed_option("--write", "`python -m tools.documents.reproduced FOLDER`, in a checkout,")
-    ] = None,
     jobs: Annotated[int, typer.Option(min=0, max=1024, help="Processes; 0 means one on each core")] = 0,
 ) -> None:
     """Run papers' results again, and show their numbers beside ours.

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from emulation.cli.outcomes import EXIT_USAGE, known, outcomes, renamed_option, stop
+from emulation.cli.outcomes import EXIT_USAGE, known, outcomes, stop
 from emulation.cli.progress import say
 from emulation.cli.start.completion import method_names
 
@@ -53,7 +53,6 @@ def whatif(
     settings: Annotated[list[str] | None, SETTINGS] = None,
     seeds: Annotated[int, SEARCH(min=5, max=100, help="Repetitions with other jitter")] = 5,
     fidelity_level: Annotated[str, LEVEL] = "auto",
-    zoom: Annotated[str | None, renamed_option("--zoom", "--fidelity-level")] = None,
     limit: Annotated[float, LIMIT] = 600.0,
     jobs: Annotated[int, SEARCH(min=0, max=1024, help="Processes; 0 means one on each core")] = 1,
 ) -> None:

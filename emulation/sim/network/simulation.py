@@ -3,7 +3,6 @@
 A simulation knows `launch(rank, array, op, done)` and `run()`; what the switch and the hosts do is the method's.
 """
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,7 +34,6 @@ from switchagg.codecs.array_codec import Reduction, Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.codecs.spec import parse_sums
 from switchagg.description import Kind
-from switchagg.errors import JobError
 from switchagg.job import ELEMENTS_MTU_1500, JobConfig
 from switchagg.join import STREAMS, WINDOW_SLOTS, JobTerms
 from switchagg.native.native_exact import in_c
@@ -43,7 +41,6 @@ from switchagg.priority import BEST_EFFORT
 from transport.meshes.mesh import Party
 from transport.meshes.reliable import ReliableConfig
 
-ENGINE_VARIABLE = "SWITCHAGG_SIM_ENGINE"
 MESSAGE_BYTES = 45 * 1448  # 65,160: whole frames of MTU 1500
 
 
@@ -144,8 +141,6 @@ class SimulationConfig(JobTerms):
     def network(self, topology: Topology) -> SwitchedNetwork:
         """All of a topology, with these links and switches, of the kind that has pauses or that has none; idle.
         JobError without the compiled core."""
-        if os.environ.get(ENGINE_VARIABLE):
-            raise JobError(f"{ENGINE_VARIABLE} chose one of two packet engines, and there is one: unset it")
         kind, lossless = self.network_kinds
         latency_ns, seed, trace = self.switch_latency_ns, self.seed, self.trace
         if self.pfc is not None:

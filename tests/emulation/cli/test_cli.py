@@ -15,7 +15,7 @@ from example_results import FakeCertificate, result
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from emulation.cli.command_group import PANELS, RENAMED
+from emulation.cli.command_group import PANELS
 from emulation.cli.daemons.switch_status import DETAILS_ARE_FOR, status_lines
 from emulation.cli.doctor import EVERYTHING, MachineCheck
 from emulation.cli.main import app, main
@@ -307,12 +307,6 @@ def test_switch_reports_what_is_wrong_with_its_addresses() -> None:
     assert "Address already in use; choose another with --control" in one_line(taken)
     foreign = invoke("switch", "--control", "tcp://192.0.2.1:5555")  # whose data plane would be there, too
     assert "control address tcp://192.0.2.1:5555: no interface of this host has the address" in one_line(foreign)
-
-
-@pytest.mark.parametrize(("words", "present"), RENAMED.items())
-def test_a_command_of_an_earlier_version_is_refused_with_its_present_name(words: str, present: str) -> None:
-    done = invoke(*words.split()[1:])
-    assert (done.exit_code, one_line(done)) == (2, f"switchagg: `{words}` has been replaced by {present}")
 
 
 def test_scenarios_and_the_tables_and_keys_of_their_files_are_shown() -> None:

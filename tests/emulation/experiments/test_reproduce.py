@@ -166,6 +166,3 @@ def test_the_command_shows_cells_and_lists_names() -> None:
     unknown = CliRunner().invoke(app, ["reproduce", "nothing"])
     assert unknown.exit_code == 2
     assert "'nothing' is unknown; published results: atp, byteps_servers" in unknown.stderr
-    old = CliRunner().invoke(app, ["reproduce", "dgc", "--write", "docs"])
-    assert old.exit_code == 2
-    assert old.stderr.startswith("switchagg: --write is called `python -m tools.documents.reproduced FOLDER`")

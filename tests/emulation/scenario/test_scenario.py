@@ -46,8 +46,6 @@ def test_whole_floats_are_integers() -> None:
     [
         ("[topology]\nrate_bps = 5\n", r"\[topology\] rate_bps: 5 is out of range; allowed: 1000000 … 400000000000 \("),
         ("[topology]\nrate_bsp = 5\n", r"\[topology\] unknown key 'rate_bsp'; did you mean 'rate_bps'\?"),
-        ('[virtual_time]\nzoom = "flow"\n', r"\[virtual_time\] unknown key 'zoom'; it is called fidelity_level now"),
-        ('[sweep]\nvirtual_time.zoom = ["flow"]\n', r"\[sweep\] .* did you mean 'virtual_time.fidelity_level'\?"),
         ("[topolgy]\nrate_bps = 5\n", r"unknown key 'topolgy'; did you mean 'topology'\?"),
         ("[zzz]\n", r"unknown key 'zzz'; allowed: name, title, seed, methods"),
         ("[faults]\nloss = 1.5\n", r"\[faults\] loss: 1.5 is out of range; allowed: 0 … 1 \(probability\)"),

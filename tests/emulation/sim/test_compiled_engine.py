@@ -201,13 +201,6 @@ def test_so_are_those_of_programs_and_hosts_in_python(method: str, changes: dict
     assert told(config, seed, method=method) == told(oracle(config), seed, method=method)
 
 
-def test_the_variable_of_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SWITCHAGG_SIM_ENGINE", "python")
-    config = SimulationConfig(2, LinkConfig(10**9))
-    with pytest.raises(JobError, match=r"^SWITCHAGG_SIM_ENGINE chose one of two packet engines.*: unset it$"):
-        config.network(config.built())
-
-
 def test_without_the_compiled_core_it_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "missing", lambda: "it was not built; run make native")
     config = SimulationConfig(2, LinkConfig(10**9))
