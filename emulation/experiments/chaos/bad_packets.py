@@ -14,8 +14,7 @@ from collections import deque
 
 from emulation.experiments.chaos.chaos_network import HUB, STRANGER, ChaosNetwork
 from emulation.experiments.chaos.fault_kinds.fault_kind import ChaosEvent, pick
-from emulation.experiments.chaos.fault_kinds.forged_packets import ForgedPackets
-from emulation.experiments.chaos.fault_kinds.random_packets import RandomPackets
+from emulation.experiments.chaos.fault_kinds.fault_table import ForgedPackets, RandomPackets
 from emulation.testbed import netns
 from switchagg.wire import HEADER, HEADER_BYTES
 

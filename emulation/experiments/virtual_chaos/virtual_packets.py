@@ -15,8 +15,7 @@ import numpy as np
 
 from emulation.experiments.chaos.bad_packets import REMEMBERED, forge
 from emulation.experiments.chaos.fault_kinds.fault_kind import ChaosEvent, pick
-from emulation.experiments.chaos.fault_kinds.forged_packets import ForgedPackets
-from emulation.experiments.chaos.fault_kinds.random_packets import RandomPackets
+from emulation.experiments.chaos.fault_kinds.fault_table import ForgedPackets, RandomPackets
 from emulation.sim.failover.switch_process import SwitchProcess
 from emulation.sim.network.virtual_clock import VirtualClock
 
