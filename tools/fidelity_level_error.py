@@ -15,7 +15,7 @@ from statistics import median
 
 from emulation.report.table_kit import markdown
 from emulation.results.results import MethodResult
-from emulation.scenario.scenario import SHIPPED_FOLDER, Scenario, load_variants
+from emulation.scenario.scenario import Scenario, load_variants, shipped
 from emulation.scenario.scenario_tables import FLOW, FORMULA, PACKET
 from emulation.sim.fidelity_level import refusal
 from emulation.sim.simulated_run import run_method, simulation_config
@@ -70,9 +70,9 @@ def cell(found: Mapping[str, float]) -> str:
 def main() -> None:
     """Writes the table, a line for each scenario as soon as it is known."""
     print("\n".join(markdown(("scenario", "flow: median (largest)", "formula: median (largest)"), [])))
-    for name in sys.argv[1:] or sorted(path.stem for path in SHIPPED_FOLDER.glob("*.toml")):
+    for name in sys.argv[1:] or shipped():
         found: dict[str, dict[str, float]] = {FLOW: {}, FORMULA: {}}
-        for point, scenario in load_variants(SHIPPED_FOLDER / f"{name}.toml"):
+        for point, scenario in load_variants(shipped()[name]):
             where = ", ".join(f"{key.partition('.')[2]} = {value}" for key, value in point.items())
             for level, by_method in errors(scenario, where).items():
                 found[level] |= by_method

@@ -94,10 +94,10 @@ def names() -> list[str]:
     ]
 
 
-def contents(folder: Path) -> Iterator[str]:
-    """Lines about all: the scenarios in a folder, by name and title, and the tables of a scenario file."""
+def contents(scenarios: Iterable[Path]) -> Iterator[str]:
+    """Lines about all: scenarios, by name and title, and the tables of a scenario file."""
     yield "Shipped scenarios; to run one: switchagg compare NAME; to print its file: switchagg scenarios NAME"
-    for path in sorted(folder.glob("*.toml")):
+    for path in scenarios:
         yield f"  {path.stem:<23}  {tomllib.loads(path.read_text(encoding='utf-8'))['title']}"
     yield "Tables of a scenario file, which needs a name and a title only; keys of one: switchagg scenarios TABLE"
     for entry in tables().values():

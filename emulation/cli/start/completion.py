@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
-
 
 def scenario_names(incomplete: str) -> list[str]:
     """Shipped scenarios; where none fits, the shell goes on with files."""
-    return sorted(path.stem for path in SCENARIOS.glob("*.toml") if path.stem.startswith(incomplete))
+    from emulation.scenario.scenario import shipped
+
+    return [name for name in shipped() if name.startswith(incomplete)]
 
 
 def reference_names(incomplete: str) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from emulation.cli.outcomes import outcomes
-from emulation.cli.start.completion import SCENARIOS, reference_names, scenario_names
+from emulation.cli.start.completion import reference_names
 
 
 def scenarios(
@@ -40,13 +40,12 @@ def scenarios(
     """
     with outcomes():
         from emulation.scenario import key_reference
+        from emulation.scenario.scenario import shipped
 
-        path = SCENARIOS / f"{name.removesuffix('.toml')}.toml"
+        files = shipped()
         if markdown:
             typer.echo(key_reference.markdown(), nl=False)
-        elif name and path.parent == SCENARIOS and path.is_file():
+        elif path := files.get(name.removesuffix(".toml")):
             typer.echo(path.read_text(encoding="utf-8"), nl=False)
         else:
-            typer.echo(
-                "\n".join(key_reference.text(name, scenario_names("")) if name else key_reference.contents(SCENARIOS))
-            )
+            typer.echo("\n".join(key_reference.text(name, files) if name else key_reference.contents(files.values())))

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import msgspec
 
@@ -23,6 +23,7 @@ from emulation.experiments.tryout.try_messages import ScriptPlace
 from emulation.experiments.tryout.try_site import (
     END_S,
     Report,
+    Site,
     end_ranks,
     free_port,
     is_switch,
@@ -151,21 +152,20 @@ class _Node:
     ended: dict[int, RankEnded] = field(default_factory=dict)
 
 
-class MachinesSite:
+class MachinesSite(Site):
     """The site of node 0. rate_bps: of the links, as its user says; 0: unknown. Raises RunFailed."""
 
     name = "machines"
 
     def __init__(self, machines: Machines, arguments: Sequence[str], rate_bps: int, timeout_s: float) -> None:
-        self.workers, self.rate_bps = machines.nodes * machines.local, rate_bps
+        super().__init__(machines.nodes * machines.local, rate_bps)
         self._machines, self._arguments, self._timeout_s = machines, list(arguments), timeout_s
         self._nodes: dict[int, _Node] = {}
-        self._local: list[Child[Report]] = []
         self._remote: list[RemoteRank] = []
         self._daemons: list[SwitchDaemon] = []
         self._number = 0
 
-    def __enter__(self) -> MachinesSite:
+    def __enter__(self) -> Self:
         self._listener = _listening(self._machines)
         try:
             self._meet()
@@ -176,7 +176,7 @@ class MachinesSite:
 
     def __exit__(self, _kind: object = None, error: BaseException | None = None, _traceback: object = None) -> None:
         failure = "" if error is None else str(error) or type(error).__name__
-        end_ranks(self._local)
+        end_ranks(self._ranks)
         for node in self._nodes.values():
             with contextlib.suppress(OSError):
                 node.line.send(TrialDone(failure))
@@ -196,7 +196,7 @@ class MachinesSite:
             placed = msgspec.structs.replace(placed, environment=variables)
             if (node := rank // machines.local) == 0:
                 ranks.append(start_here(placed, method, rank_log(logs, method, rank)))
-                self._local.append(ranks[-1])
+                self._ranks.append(ranks[-1])
                 continue
             self._number += 1
             waiting[self._number] = node, placed
@@ -209,8 +209,7 @@ class MachinesSite:
         return ranks
 
     def end(self, ranks: Sequence[Child[Report]]) -> None:
-        end_ranks([child for child in ranks if child in self._local], END_S)
-        self._local = [child for child in self._local if child not in ranks]
+        super().end([child for child in ranks if child in self._ranks])
         for child in self._remote:
             if child in ranks:
                 child.process.kill()
@@ -222,12 +221,6 @@ class MachinesSite:
                 node.ended |= {message.number: message for message in node.line.read()}
             except OSError as error:
                 raise RunFailed(f"node {number} has left: its terminal says why ({error})") from error
-
-    def sent_bytes(self) -> list[int]:
-        return []
-
-    def monitor(self) -> None:
-        return None
 
     def _switch(self, method: str, address: str) -> str:
         daemon = SwitchDaemon(DaemonOptions(f"tcp://{address}:0", (address, 0), link=parse(method).link))

@@ -12,9 +12,10 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Self
 
 import msgspec
 
@@ -35,27 +36,40 @@ END_S = 3.0
 Report = StepsDone | RunRecorded
 
 
-class Site(Protocol):
+class Site(ABC):
     """workers: ranks. rate_bps: of every rank's link; 0: unknown."""
 
-    workers: int
-    rate_bps: int
     name: str
 
+    def __init__(self, workers: int, rate_bps: int) -> None:
+        self.workers, self.rate_bps = workers, rate_bps
+        self._ranks: list[Child[Report]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end_ranks(self._ranks)
+
+    @abstractmethod
     def start(self, method: str, place: ScriptPlace, logs: Path) -> list[Child[Report]]:
         """Starts all ranks for a method. place: of each but for its rank. Raises UnfitError, RunFailed."""
 
     def end(self, ranks: Sequence[Child[Report]]) -> None:
         """Ends ranks that have done all, and what they have started."""
+        end_ranks(ranks, END_S)
+        self._ranks = [child for child in self._ranks if child not in ranks]
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027  # nothing may have ended where nothing else was started
         """Raises RunFailed if something has ended that ranks need."""
 
     def sent_bytes(self) -> list[int]:
         """What ranks have sent until now, as frames; [] where nobody counts."""
+        return []
 
     def monitor(self) -> Any:
         """What certifies the links, a `FidelityMonitor`; None where none can."""
+        return None
 
 
 def scenario_of(workers: int, rate_bps: int, delay_ns: int, methods: Sequence[str]) -> Scenario:
@@ -132,24 +146,23 @@ def _close(pipe: IO[bytes] | None) -> None:
             pipe.close()
 
 
-class EmulatedSite:
+class EmulatedSite(Site):
     """A network namespace for each rank, with a shaped link to the switch. Raises UnfitError."""
 
     name = "mininet"
 
     def __init__(self, scenario: Scenario) -> None:
-        self.workers, self.rate_bps = scenario.topology.workers, scenario.topology.rate_bps
+        super().__init__(scenario.topology.workers, scenario.topology.rate_bps)
         self._scenario, self._network = scenario, RunningScenario(scenario)
-        self._ranks: list[Child[Report]] = []
         self._jobs = 0
 
-    def __enter__(self) -> EmulatedSite:
+    def __enter__(self) -> Self:
         self._network.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         try:
-            end_ranks(self._ranks)
+            super().__exit__()
         finally:
             self._network.close()
 
@@ -173,10 +186,6 @@ class EmulatedSite:
             self._ranks.append(ranks[-1])
         return ranks
 
-    def end(self, ranks: Sequence[Child[Report]]) -> None:
-        end_ranks(ranks, END_S)
-        self._ranks = [child for child in self._ranks if child not in ranks]
-
     def check(self) -> None:
         self._network.check_services()
 
@@ -189,21 +198,17 @@ class EmulatedSite:
         return FidelityMonitor(self._network.star)
 
 
-class LoopbackSite:
+class LoopbackSite(Site):
     """Ranks of this machine, which share its loopback: no link is a bottleneck, so that no method can gain."""
 
     name = "loopback"
 
     def __init__(self, workers: int) -> None:
-        self.workers, self.rate_bps = workers, 0
-        self._ranks: list[Child[Report]] = []
+        super().__init__(workers, 0)
         self._daemons: list[SwitchDaemon] = []
 
-    def __enter__(self) -> LoopbackSite:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        end_ranks(self._ranks)
+        super().__exit__()
         for daemon in self._daemons:
             daemon.stop()
 
@@ -222,19 +227,6 @@ class LoopbackSite:
             ranks.append(start_here(placed, method, rank_log(logs, method, rank)))
             self._ranks.append(ranks[-1])
         return ranks
-
-    def end(self, ranks: Sequence[Child[Report]]) -> None:
-        end_ranks(ranks, END_S)
-        self._ranks = [child for child in self._ranks if child not in ranks]
-
-    def check(self) -> None:
-        pass
-
-    def sent_bytes(self) -> list[int]:
-        return []
-
-    def monitor(self) -> None:
-        return None
 
 
 def start_here(place: ScriptPlace, method: str, log: IO[bytes], pipe: Any = subprocess.PIPE) -> Child[Report]:

@@ -11,7 +11,7 @@ from emulation.experiments.tryout.try_comparison import turn_plan
 from emulation.experiments.tryout.try_machines import Machines, MachinesSite, serve_node
 from emulation.experiments.tryout.try_page import lines, write
 from emulation.experiments.tryout.try_run import Trial, run
-from emulation.experiments.tryout.try_site import EmulatedSite, LoopbackSite, is_switch, scenario_of
+from emulation.experiments.tryout.try_site import EmulatedSite, LoopbackSite, Site, is_switch, scenario_of
 from emulation.experiments.whatif.gains import parse_rates
 from emulation.scenario.bounds import NetworkParameters
 from emulation.scenario.errors import ScenarioError
@@ -86,20 +86,15 @@ def try_here(
     return document, lines(document)
 
 
-def _site(
-    how: HowToTry, names: Sequence[str], loopback: bool
-) -> tuple[EmulatedSite | LoopbackSite | MachinesSite, NetworkParameters | None, str]:
+def _site(how: HowToTry, names: Sequence[str], loopback: bool) -> tuple[Site, NetworkParameters | None, str]:
     """The site, the links that were asked for, and what its user has to know."""
     if how.machines is not None:
         shared = any(map(is_switch, names)) and not how.machines.switch
         note = (
             "the switch runs on node 0 and shares its link, so it can't gain there what a switch in the network gains"
         )
-        return (
-            MachinesSite(how.machines, how.arguments, how.rate_bps, how.timeout_s),
-            None,
-            note if shared else "",
-        )
+        site = MachinesSite(how.machines, how.arguments, how.rate_bps, how.timeout_s)
+        return site, None, note if shared else ""
     scenario = scenario_of(how.ranks, how.rate_bps, round(1000 * how.delay_us), names)
     if why := "--loopback" if loopback else missing():
         note = f"over loopback ({why}): ranks share it, so no method can gain anything; losses can be compared"

@@ -19,10 +19,10 @@ from emulation.cli.command_group import PANELS
 from emulation.cli.daemons.switch_status import DETAILS_ARE_FOR, status_lines
 from emulation.cli.doctor import EVERYTHING, MachineCheck
 from emulation.cli.main import app, main
-from emulation.cli.start.completion import SCENARIOS
 from emulation.experiments.compare import RUNNER_MODULES
 from emulation.results.results import MethodResult
 from emulation.scenario.errors import RunFailed
+from emulation.scenario.scenario import shipped
 from switchagg.join import JobTerms
 from transport.control import control_messages
 from transport.group.method_name import MethodName
@@ -314,7 +314,7 @@ def test_scenarios_and_the_tables_and_keys_of_their_files_are_shown() -> None:
     assert listed.exit_code == 0
     assert "  quickstart   " in listed.stdout
     assert "  topology   " in listed.stdout
-    assert invoke("scenarios", "quickstart").stdout == SCENARIOS.joinpath("quickstart.toml").read_text()
+    assert invoke("scenarios", "quickstart").stdout == shipped()["quickstart"].read_text()
     assert invoke("scenarios", "topology").stdout.startswith("[topology]: ")
     assert invoke("scenarios", "topology.workers").stdout.startswith("topology.workers = 4\n")
     assert "did you mean 'quickstart'?" in one_line(invoke("scenarios", "quickstrat"))

@@ -85,7 +85,6 @@ def test_its_faults_are_reported_before_anything_runs() -> None:
 def test_a_file_among_the_scenarios_is_a_shipped_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "toy.toml").write_text(SCENARIO)
     monkeypatch.setattr(scenarios, "SHIPPED_FOLDER", tmp_path)
-    monkeypatch.setattr("emulation.cli.start.scenarios_command.SCENARIOS", tmp_path)
     listed = CliRunner().invoke(app, ["scenarios"])
     names = [line.split() for line in listed.stdout.partition("Tables")[0].splitlines()[1:]]
     assert names == [["toy", "A", "toy"]]
