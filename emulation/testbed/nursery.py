@@ -25,6 +25,7 @@ import msgspec
 
 from emulation.scenario.errors import RunFailed
 from emulation.testbed import netns
+from emulation.testbed.resource import Resource
 
 MESSAGE_BYTES = 1 << 16
 LOOK_S = 0.02
@@ -105,7 +106,7 @@ class NurseryProcess:
                 pipe.close()
 
 
-class Nursery:
+class Nursery(Resource):
     """Loads `modules` in a process of its own; a context manager, whose end kills all that it has started.
 
     modules: "module", or "module:function" to call that, too, before anything is forked. One that isn't installed is
@@ -129,12 +130,6 @@ class Nursery:
         """Loads more modules, before anything is forked from now on; doesn't wait for that."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._channel.send(msgspec.json.encode(Load(list(modules))))
-
-    def __enter__(self) -> Nursery:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Kills all that it has started, whose ends it then waits for, and ends it. Idempotent."""

@@ -28,6 +28,7 @@ from emulation.scenario.errors import RunFailed
 from emulation.testbed import children, netns, patience
 from emulation.testbed.children import Child
 from emulation.testbed.mininet.services import switchagg_command
+from emulation.testbed.resource import Resource
 from switchagg.dataplane.p4 import bmv2_plane, p4_plane
 from switchagg.dataplane.p4.plane_program import HEADERS_BYTES, PROGRAMS, PlaneControl, Run, defines, headers_of
 from switchagg.errors import SwitchaggError
@@ -201,7 +202,7 @@ def starts(backend: str, rounds: int) -> list[dict[str, Any]]:
 # ---- on veth
 
 
-class TwoLinks:
+class TwoLinks(Resource):
     """Two namespaces that two veth pairs join: the switch's interfaces in one, the workers' in the other. Both go with
     this process, however it ends. A context manager. Raises RunFailed."""
 
@@ -210,7 +211,7 @@ class TwoLinks:
         self.inner, self.outer = [f"{name}a", f"{name}c"], [f"{name}b", f"{name}d"]
         self._holders: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> TwoLinks:
+    def _open(self) -> None:
         try:
             self._holders += [self._namespace(), self._namespace()]
             here, there = self.pids
@@ -218,20 +219,12 @@ class TwoLinks:
                 link = ["ip", "link", "add", inner, "netns", str(here), "type", "veth", "peer", "name", outer]
                 patience.run([*link, "netns", str(there)], 20, check=True)
             for pid, links in ((here, self.inner), (there, self.outer)):
-                for link in links:
-                    netns.run_script(pid, f"sysctl -qw net.ipv6.conf.{link}.disable_ipv6=1\nip link set {link} up")
+                for name in links:
+                    netns.run_script(pid, f"sysctl -qw net.ipv6.conf.{name}.disable_ipv6=1\nip link set {name} up")
                 netns.run_script(pid, "ip link set lo up")
         except (subprocess.SubprocessError, OSError) as error:
-            self.close()
             words = (getattr(error, "stderr", None) or "").strip()
             raise RunFailed(f"no veth pair can be had here: {words or error}") from error
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def pids(self) -> list[int]:

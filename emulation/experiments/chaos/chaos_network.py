@@ -11,11 +11,11 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import ClassVar
 
 from emulation.scenario.errors import RunFailed
 from emulation.testbed import netns, patience
+from emulation.testbed.resource import Resource
 
 SUBNET = "10.79.0"
 HUB, STRANGER = "hub", "stranger"
@@ -64,34 +64,24 @@ class ChaosNode:
         self._process.wait()
 
 
-class ChaosNetwork:
+class ChaosNetwork(Resource):
     """Ranks and switches as nodes of one subnet. A context manager."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.nodes: dict[str, ChaosNode] = {}
+        self.names, self.nodes = names, dict[str, ChaosNode]()
         self._cut: dict[str, str] = {}
-        try:
-            for number, name in enumerate((HUB, *names)):
-                address = HUB_ADDRESS if name == HUB else f"{SUBNET}.{number}"
-                self.nodes[name] = ChaosNode(name, address)
-            end_s = time.monotonic() + START_S
-            while not all(node.ready() for node in self.nodes.values()):
-                if time.monotonic() > end_s:
-                    raise RunFailed(f"no network namespaces within {START_S:g} s")
-                time.sleep(0.005)
-            self.namespaces = {node.namespace: name for name, node in self.nodes.items()}
-            self._link(names)
-        except BaseException:
-            self.close()
-            raise
 
-    def __enter__(self) -> ChaosNetwork:
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    def _open(self) -> None:
+        for number, name in enumerate((HUB, *self.names)):
+            address = HUB_ADDRESS if name == HUB else f"{SUBNET}.{number}"
+            self.nodes[name] = ChaosNode(name, address)
+        end_s = time.monotonic() + START_S
+        while not all(node.ready() for node in self.nodes.values()):
+            if time.monotonic() > end_s:
+                raise RunFailed(f"no network namespaces within {START_S:g} s")
+            time.sleep(0.005)
+        self.namespaces = {node.namespace: name for name, node in self.nodes.items()}
+        self._link(self.names)
 
     def close(self) -> None:
         """Ends the namespaces, and with them their links. Idempotent."""
@@ -158,12 +148,6 @@ class LoopbackNetwork:
 
     namespaces: ClassVar[dict[int, str]] = {}
     links: ClassVar[tuple[str, ...]] = ()
-
-    def __enter__(self) -> LoopbackNetwork:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def pid(self, _name: str) -> int:
         return 0

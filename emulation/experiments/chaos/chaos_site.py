@@ -33,6 +33,7 @@ from emulation.scenario.errors import RunFailed
 from emulation.testbed.children import Child
 from emulation.testbed.netns import wait_readable
 from emulation.testbed.nursery import Nursery, NurseryProcess
+from emulation.testbed.resource import Resource
 from transport.switch.daemon_options import DaemonOptions
 
 ROOM = "emulation.experiments.chaos"
@@ -43,7 +44,7 @@ DRAIN_LEASES = 2.0
 """How long a switch that is asked to end waits for jobs to leave it."""
 
 
-class ChaosSite:
+class ChaosSite(Resource):
     """A context manager, whose end removes all that it has made. folder: of checkpoints and logs, which goes, too."""
 
     def __init__(self, options: ChaosOptions) -> None:
@@ -57,18 +58,10 @@ class ChaosSite:
         self.bad_packets = 0
         self._ending = ExitStack()
 
-    def __enter__(self) -> ChaosSite:
-        try:
-            self._set_up()
-        except BaseException:
-            self._ending.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._ending.close()
 
-    def _set_up(self) -> None:
+    def _open(self) -> None:
         options, ending = self.options, self._ending
         nodes = [f"{WORKER} {rank}" for rank in range(options.workers)]
         self.switch_nodes = [f"{SWITCH} {number}" for number in range(options.switches)]

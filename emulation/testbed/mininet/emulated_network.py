@@ -36,6 +36,7 @@ from emulation.testbed.mininet.node_addresses import (
 )
 from emulation.testbed.mininet.services import RunningService, ServiceProcess
 from emulation.testbed.mininet.shaping import NetworkSpec, PortReport, UnfitError
+from emulation.testbed.resource import Resource
 
 if TYPE_CHECKING:  # Mininet's own command runs this file under the system's Python, which has less
     from emulation.testbed.nursery import Nursery, NurseryProcess
@@ -327,7 +328,7 @@ class LinkCounters:
     down_drops: int
 
 
-class EmulatedNetwork:
+class EmulatedNetwork(Resource):
     """A network, running. A context manager: whatever happens inside, leaving it ends all we started, by id.
 
     Raises UnfitError from `__enter__` when this machine can't honour `spec`. Build takes well under a second for 4
@@ -343,18 +344,10 @@ class EmulatedNetwork:
         self._readers: dict[str, qdisc.QdiscReader] = {}
         self._verification: Verification | None = None
 
-    def __enter__(self) -> EmulatedNetwork:
+    def _open(self) -> None:
         require_mininet()
         shaping.refuse_impossible(self.spec)
-        try:
-            self._build()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._build()
 
     @property
     def verification(self) -> Verification:

@@ -27,6 +27,7 @@ from emulation.testbed import children
 from emulation.testbed.certificate.monitor_messages import QueueReading
 from emulation.testbed.children import Child, ChildCommand
 from emulation.testbed.mininet.flow_end import RECEIVER, BeginFlows, CountFlows, FlowEnd, ReceivedFlows, SentFlows
+from emulation.testbed.resource import Resource
 from transport.links.ethernet import ETHERNET_BYTES
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class _Flows:
     totals: Sequence[SentFlows] = ()
 
 
-class RunningFlows:
+class RunningFlows(Resource):
     """All flows of a run. A context manager; leaving it ends their processes. `begin`, then `end`, and `document` for
     what they got."""
 
@@ -73,16 +74,8 @@ class RunningFlows:
         shared = shared_hops(scenario.flows, paths, job_hops(links, hosts[:members]), JOB)
         self._shared = {network.interface(link.hop): link for link in shared}
 
-    def __enter__(self) -> RunningFlows:
-        try:
-            self._ask(self._children)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _open(self) -> None:
+        self._ask(self._children)
 
     def close(self) -> None:
         """Ends all of them, by their ids. Idempotent."""

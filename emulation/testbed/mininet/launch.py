@@ -27,6 +27,7 @@ from emulation.testbed.mininet.node_addresses import NodeAddress, switch_places
 from emulation.testbed.mininet.services import RunningService, ServiceProcess, SwitchPlace, switchagg_command
 from emulation.testbed.mininet.shaping import NetworkSpec, UnfitError
 from emulation.testbed.nursery import Nursery, NurseryProcess
+from emulation.testbed.resource import Resource
 from emulation.testbed.trainers.trainer_messages import GROUP_JOB, GROUP_PORT
 from switchagg.errors import SwitchaggError
 from switchagg.priority import CLASSES
@@ -119,7 +120,7 @@ class RunningSwitch(MethodService):
         return named[1] if named else "unknown"
 
 
-class RunningScenario:
+class RunningScenario(Resource):
     """The network of a scenario while it runs: a context manager that ends all it has started.
 
     servers: hosts for parameter servers, beside the workers'. Raises UnfitError if this machine can't honour the
@@ -142,18 +143,10 @@ class RunningScenario:
         self._token = new_token()
         self._losses: list[LossProgram] = []
 
-    def __enter__(self) -> RunningScenario:
+    def _open(self) -> None:
         self.star.__enter__()
-        try:
-            if self._loss_by == BY_LINKS:
-                self._lose_on_links()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        if self._loss_by == BY_LINKS:
+            self._lose_on_links()
 
     def close(self) -> None:
         """Ends everything that was started. Idempotent."""

@@ -23,6 +23,7 @@ from emulation.scenario.errors import RunFailed
 from emulation.testbed import children
 from emulation.testbed.children import Child, ChildFailed
 from emulation.testbed.mininet.launch import RunningScenario
+from emulation.testbed.resource import Resource
 
 START_S = 60.0
 GRACE_S = 10.0  # after a rank's own limit has ended
@@ -36,7 +37,7 @@ class MethodFailed(RunFailed):
         self.method = method
 
 
-class Ranks:
+class Ranks(Resource):
     """Rank processes, one in each worker's namespace. A context manager that ends them.
 
     bytes_most: largest array. limit_s: longest operation, so that no rank waits for ever for another.
@@ -64,26 +65,18 @@ class Ranks:
             for worker in workers
         ]
 
-    def __enter__(self) -> Ranks:
-        try:
-            for place in self._places:
-                child = children.start(
-                    partial(self._network.start_rank, place.rank),
-                    f"rank {place.rank}",
-                    "emulation.experiments.bench.allreduce.allreduce_rank",
-                    place,
-                    MethodOpened | OperationsMeasured,
-                )
-                self._children.append(child)
-            self._gather(START_S)
-        except BaseException:
-            self.close()
-            raise
+    def _open(self) -> None:
+        for place in self._places:
+            child = children.start(
+                partial(self._network.start_rank, place.rank),
+                f"rank {place.rank}",
+                "emulation.experiments.bench.allreduce.allreduce_rank",
+                place,
+                MethodOpened | OperationsMeasured,
+            )
+            self._children.append(child)
+        self._gather(START_S)
         self._forget_path()  # every rank has it open: nothing is left even if we are killed
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def pids(self) -> list[int]:
