@@ -135,7 +135,7 @@ def _measure(matrix: BenchMatrix, json_file: Path | None, out: Path | None) -> N
         bench_run.require_folder(target.parent)
     store, load = CellStore(out and out / CELLS), document.MachineLoad()
     networks = bench_run.run_allreduce(requests, say, text_table.TablePrinter(typer.echo), store)
-    content = bench_run.documented({"allreduce": networks}, load.measures())
+    content = document.build({"allreduce": networks}, document.machine(), load.measures(), quick=False)
     for target in targets:
         document.write(target, content)
     for path in bench_run.draw(content, out) if out is not None else ():

@@ -201,20 +201,8 @@ class ProgramRank(RankClock):
                 self._waits_for = step
                 return
         if not self.complete:
-            self._finish()
-
-    def _finish(self) -> None:
-        """The program of an iteration is over: one step of the optimiser, and on."""
-        training = self._training
-        self._step()
-        self.ends_ns.append(self._network.now_ns - training.begun_ns)
-        self.transfers.append(self._moved)
-        self.iteration += 1
-        if self.iteration == training.iterations:
-            self._count_wire()
-        training.finished(self._rank, self.iteration - 1)
-        if self.iteration < training.iterations:
-            self._go_on()
+            self._step()
+            self._end_iteration(self._moved)
 
 
 class ShardedRank(ProgramRank):

@@ -133,6 +133,18 @@ class RankClock:
         else:
             self._count_wire()
 
+    def _end_iteration(self, moved: Intervals) -> None:
+        """An iteration of a program is over, whose transfers were these; on to the next."""
+        training = self._training
+        self.ends_ns.append(self._network.now_ns - training.begun_ns)
+        self.transfers.append(moved)
+        self.iteration += 1
+        if self.iteration == training.iterations:
+            self._count_wire()
+        training.finished(self._rank, self.iteration - 1)
+        if self.iteration < training.iterations:
+            self._go_on()
+
     def _step(self) -> None:
         """All buckets are back."""
         for bucket in self._buckets:

@@ -175,11 +175,6 @@ def require() -> None:
         raise UnfitError(f"this benchmark needs emulated links: {reason.replace(', or run it with --on sim', '')}")
 
 
-def documented(parts: dict[str, Any], load: dict[str, Any], quick: bool = False) -> dict[str, Any]:
-    """The document of some parts, with the facts of this machine."""
-    return document.build(parts, document.machine(), load, quick)
-
-
 def run(
     measures: Mapping[str, Measure],
     quick: bool,
@@ -202,7 +197,7 @@ def run(
         begun_s = time.monotonic()
         parts_document[name] = measure_part(quick, log, on_row, store)
         log(Passing(f"{name}: done in {time.monotonic() - begun_s:.0f} s"))
-        write(path, documented(parts_document, load.measures(), quick))
+        write(path, document.build(parts_document, document.machine(), load.measures(), quick))
         print_line("")
     built = document.read(path)
     if rows := summary(built):

@@ -174,7 +174,7 @@ class MachinesSite(Site):
             raise
         return self
 
-    def __exit__(self, _kind: object = None, error: BaseException | None = None, _traceback: object = None) -> None:
+    def __exit__(self, _kind: object = None, error: BaseException | None = None, _traceback: object = None, /) -> None:
         failure = "" if error is None else str(error) or type(error).__name__
         end_ranks(self._ranks)
         for node in self._nodes.values():

@@ -48,7 +48,7 @@ class Site(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object = None, error: BaseException | None = None, _traceback: object = None, /) -> None:
         end_ranks(self._ranks)
 
     @abstractmethod

@@ -7,7 +7,6 @@ import random
 import signal
 import traceback
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from emulation.experiments.chaos.chaos_options import ChaosOptions
@@ -20,6 +19,7 @@ from emulation.sim.failover.failover_simulation import FailoverSimulation
 from emulation.sim.failover_terms import FailoverTerms
 from emulation.sim.network.simulated_link import LinkConfig
 from emulation.sim.network.simulation import SimulationConfig
+from emulation.testbed.resource import Resource
 from switchagg.errors import AggregationFailed
 from switchagg.native.library import missing
 
@@ -31,7 +31,7 @@ CHANCES = (0.0, 0.0, 0.001, 0.01)
 """Of each of loss, repetition, overtaking and damage: which a start of the job has, by the seed."""
 
 
-class VirtualSite:
+class VirtualSite(Resource):
     """A context manager, as `ChaosSite` is one. folder: there is none."""
 
     def __init__(self, options: ChaosOptions) -> None:
@@ -47,12 +47,7 @@ class VirtualSite:
         self._packets_before = 0
         self.leftovers = self
 
-    def __enter__(self) -> VirtualSite:
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Nothing is left."""
 
     def found_after(self) -> list[str]:

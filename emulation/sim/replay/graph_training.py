@@ -262,16 +262,8 @@ class GraphRank(RankClock):
             self._finish()
 
     def _finish(self) -> None:
-        training, now_ns = self._training, self._network.now_ns
         self.losses.append(math.nan)
-        self.ends_ns.append(now_ns - training.begun_ns)
-        self.transfers.append(self._moved)
-        self.iteration += 1
-        if self.iteration == training.iterations:
-            self._count_wire()
-        training.finished(self._rank, self.iteration - 1)
-        if self.iteration < training.iterations:
-            self._go_on()
+        self._end_iteration(self._moved)
 
     def _keep(self, track: str, name: str, begin_ns: int, end_ns: int, size_bytes: int = 0) -> None:
         if is_recorded(self.iteration, self._training.warmup_iterations, self._rank):
