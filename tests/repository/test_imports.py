@@ -55,7 +55,11 @@ HOMES: dict[str, tuple[str, ...]] = {
         "emulation/experiments/tryout/try_rank.py",
         "tools/bench/sharding_rank.py",  # the baseline is Gloo itself
     ),
-    "zmq": ("transport/control/", "transport/zeromq/"),
+    "zmq": (
+        "tools/bench/plain_zeromq.py",  # the baseline is pyzmq itself
+        "transport/control/",
+        "transport/zeromq/",
+    ),
     "mininet": ("emulation/testbed/mininet/emulated_network.py", "examples/mininet_workers.py"),
     "p4vm": ("p4/", "switchagg/dataplane/p4/", "emulation/cli/", "tools/bench/", "examples/"),
     "prometheus_client": ("transport/metrics/", "transport/switch/"),

@@ -30,6 +30,15 @@ def collectives(quick: Quick = False, json_file: Json = None) -> None:
 
 
 @app.command()
+def links(quick: Quick = False, json_file: Json = None) -> None:
+    """Messages one way over a veth pair: ZeroMQ beside plain pyzmq, TCP, UDP, and RDMA writes beside plain UDP."""
+    from tools.bench import one_way
+
+    bench_run.require()
+    _show(one_way, quick, json_file)
+
+
+@app.command()
 def p4(quick: Quick = False, json_file: Json = None) -> None:
     """The P4 engine: packets in memory and on veth, time to ready; beside bmv2 where it is installed."""
     from tools.bench import p4_engine
