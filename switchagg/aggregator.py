@@ -1,4 +1,4 @@
-"""The reference switch: the rules S1 to S8, G3, H1 to H6 below another switch and Q1 to Q5 of PROTOCOL.md.
+"""The reference switch: the rules S1 to S8, G3, H1 to H6 below another switch and Q1 to Q5.
 
 One packet at a time, a pure function of (slot state, packet) -> verdict: no clock, no threads, no randomness. It is
 written in the shape of the weakest target, P4: a few registers, each touched at most once per packet, in the fixed

@@ -1,4 +1,4 @@
-"""One worker's end of a job: a pure state machine (rules W1 to W9 and G5 to G8 of PROTOCOL.md).
+"""One worker's end of a job: a pure state machine (rules W1 to W9 and G5 to G8).
 
 Four families of methods, called in this order by whatever drives it (an event loop over sockets, the simulator, a
 test); none blocks, and the time is always an argument:

@@ -1,5 +1,5 @@
 """How long a sender waits, and how much may be in flight: the retransmission timeout of RFC 6298 in whole nanoseconds,
-which the window and the ring share, and the congestion window (rule G6 of PROTOCOL.md)."""
+which the window and the ring share, and the congestion window (rule G6)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Priority classes: 0 is the most urgent, 7 is best effort; what each looks like on the wire (W10 of PROTOCOL.md).
+"""Priority classes: 0 is the most urgent, 7 is best effort; what each looks like on the wire (W10).
 
 A class is three bits of the packet: the class selectors of RFC 2474, in the upper three of the DSCP's six bits, the
 larger the more urgent, so that a queue that knows nothing of us serves them in the right order. Best effort is DSCP 0:

@@ -1,4 +1,4 @@
-"""The arithmetic of tags, by which workers verify sums (V2 to V5 of PROTOCOL.md): SipHash-2-4, and a linear hash modulo
+"""The arithmetic of tags, by which workers verify sums (V2 to V5): SipHash-2-4, and a linear hash modulo
 2**61 - 1. Pure; twin of native/rule/tag.c. calls/verified_sums.py says what endpoints do with it.
 """
 

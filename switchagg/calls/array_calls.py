@@ -1,4 +1,4 @@
-"""A call: one collective, laid out as a run of consecutive chunks of a stream (rules W3, W4 and W13 of PROTOCOL.md), or
+"""A call: one collective, laid out as a run of consecutive chunks of a stream (rules W3, W4 and W13), or
 as rounds of plain reductions for methods that have no chunks.
 
 A codec (switchagg/codecs) turns rows of values into words and back. A codec that needs no agreement sends its rows

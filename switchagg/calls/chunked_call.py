@@ -1,4 +1,4 @@
-"""A collective laid out as a run of consecutive chunks of a stream (rules W3, W4 and W13 of PROTOCOL.md).
+"""A collective laid out as a run of consecutive chunks of a stream (rules W3, W4 and W13).
 
 It is what an endpoint asks for; `switchagg.calls.array_calls` makes them.
 """

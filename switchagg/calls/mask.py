@@ -1,4 +1,4 @@
-"""Masks of secret sums: rules X2 and X3 of PROTOCOL.md; twin of native/rule/mask.c.
+"""Masks of secret sums: rules X2 and X3; twin of native/rule/mask.c.
 
 A rank adds to the words of a chunk the difference of two keystreams of ChaCha20 (RFC 8439), its own and the next
 rank's. The sum of all ranks' words has of these the first and the last one left, and who has the key takes them off.

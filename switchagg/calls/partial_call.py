@@ -1,4 +1,4 @@
-"""The call of a job with partial sums: each chunk says whose values are in it (rule Q6 of PROTOCOL.md).
+"""The call of a job with partial sums: each chunk says whose values are in it (rule Q6).
 
 What of this rank's values isn't in a sum goes to the call's residual, where it has one: a row of which nothing is in it
 as it was given, in place of what its words lacked.

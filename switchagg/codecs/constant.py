@@ -1,4 +1,4 @@
-"""Floats in fixed point under an exponent that the codec's name says: rule F22 of PROTOCOL.md.
+"""Floats in fixed point under an exponent that the codec's name says: rule F22.
 
 No rank tells another anything about its values before they travel, so nothing of them shows where they are masked
 (X4), and a call needs no scale chunks. A row with a value that isn't below 2**exponent, or isn't finite, comes back as

@@ -1,4 +1,4 @@
-"""Floating point <-> integers with one shared power-of-two exponent per chunk: rules F1 to F7 of PROTOCOL.md.
+"""Floating point <-> integers with one shared power-of-two exponent per chunk: rules F1 to F7.
 
 Exponent codes are int32 so that they travel as ordinary values of a chunk with op MAX: a number's code is the smallest
 e with |x| < 2**e; ZERO lies below all of them, NONFINITE above. With n workers, L = ceil(log2 n) and a chunk's agreed

@@ -1,4 +1,4 @@
-"""float32 <-> biased integers of 16 bits and fewer, several in a word: rules F9 and F10 of PROTOCOL.md. Families that
+"""float32 <-> biased integers of 16 bits and fewer, several in a word: rules F9 and F10. Families that
 differ in the scale of a row, or in what becomes of a value (F11 to F13), are subclasses: quantised/.
 
 A word of 32 bits has k = 32 // w lanes of w bits. With n workers a lane holds 0 … 2h, h = (2**w - 1) // n // 2: then no

@@ -1,4 +1,4 @@
-"""Numbers to round at random with: rule F10 of PROTOCOL.md. A hash of a counter, so there is no state to keep: a row
+"""Numbers to round at random with: rule F10. A hash of a counter, so there is no state to keep: a row
 that is encoded again is rounded as before, and a run that is repeated has the same bits on every machine."""
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""int32 whose sums don't wrap on the wire though those of the values do: rule F18 of PROTOCOL.md, for verified sums.
+"""int32 whose sums don't wrap on the wire though those of the values do: rule F18, for verified sums.
 
 With n workers and L = ceil(log2 n) the low 32 - L bits of value i are word i; the L bits above them lie in a lane of 2L
 bits of a word behind these. No sum of n words or lanes carries, and the sums recombine modulo 2**32.

@@ -1,4 +1,4 @@
-"""float32 <-> fixed-point numbers of two int32 words, for calls of a few chunks: rule F8 of PROTOCOL.md.
+"""float32 <-> fixed-point numbers of two int32 words, for calls of a few chunks: rule F8.
 
 A code here is one of F1 rounded up to a multiple of 16, so that it is hardly ever another one in the next call of the
 same kind, and can be predicted. The second word pays for that. With n workers, L = ceil(log2 n) and k = 31 - L, a value

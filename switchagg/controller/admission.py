@@ -1,4 +1,4 @@
-"""Controller: admits jobs, gives out slots and generations, keeps leases. Rules C1 to C10 of PROTOCOL.md.
+"""Controller: admits jobs, gives out slots and generations, keeps leases. Rules C1 to C10.
 
 Pure, like the rest of the core: its inputs are requests and the time (`now_ns`, any monotonic clock), its outputs
 events. The methods come in four families: inputs from members (`join`, `heartbeat`, `leave`), inputs from the host

@@ -1,4 +1,4 @@
-"""A controller that asks jobs to leave, so that a more urgent one fits (rule C21 of PROTOCOL.md)."""
+"""A controller that asks jobs to leave, so that a more urgent one fits (rule C21)."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""A controller that shares its slots anew while jobs run (rule C24 of PROTOCOL.md).
+"""A controller that shares its slots anew while jobs run (rule C24).
 
 `rebalancing` decides which jobs move, and to which ranges. This module decides when, and keeps slots until their jobs
 have come.

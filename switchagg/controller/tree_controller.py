@@ -1,4 +1,4 @@
-"""A controller whose switch is the root of others (rules C18 to C20 of PROTOCOL.md), and which may drain (C27)."""
+"""A controller whose switch is the root of others (rules C18 to C20), and which may drain (C27)."""
 
 from switchagg.controller.job_members import RunningJob
 from switchagg.controller.rebalancing_controller import RebalancingController

@@ -1,4 +1,4 @@
-"""What the ranks of a job agree on when they leave a switch, lose it, or go back: rules L4 to L8 of PROTOCOL.md. Pure.
+"""What the ranks of a job agree on when they leave a switch, lose it, or go back: rules L4 to L8. Pure.
 
 Each exchange gives all ranks the same table, a row of each; `decide` is a function of the table alone, so all ranks
 take the same decision. `Mover` is the stage of one rank between exchanges. It has no thread and no lock: whoever drives

@@ -1,5 +1,4 @@
-"""What one rank has of a part, which is a call on a stream, or what of a split call is on it (W11): rules L1 and L2 of
-PROTOCOL.md.
+"""What one rank has of a part, which is a call on a stream, or what of a split call is on it (W11): rules L1 and L2.
 
 A switch's results are written in place, row by row, so a rank *holds* some rows of a part, and of the others its array
 still has what it gave. A part that is finished on one rank may lack rows on another; but the array is its user's again,

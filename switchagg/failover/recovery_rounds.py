@@ -1,4 +1,4 @@
-"""A part by plain collectives of the hosts, with the bits that a switch gives: rules L3 and L9 of PROTOCOL.md.
+"""A part by plain collectives of the hosts, with the bits that a switch gives: rules L3 and L9.
 
 Sums of integers don't depend on who adds them. So what a lost switch left of a part is ended in three steps, alike on
 all ranks: they tell each other which rows they hold; the lowest holder of a row gives it to those that lack it; and

@@ -1,12 +1,13 @@
 """The protocol's rules and their citations: a rule that code names stands in one page of the protocol, and somebody
-names each. A letter's rules stand in one page, so its number says where a rule is; links that name a rule lead there.
+names each. A letter's rules stand in one page, so its number says where a rule is; links, and pages that code names
+beside a rule, lead there.
 
 Each check is a function from a tree of files to the faults found; each is shown a tree it must reject.
 """
 
 import re
 from collections.abc import Callable, Iterator
-from posixpath import dirname, join, normpath
+from posixpath import basename, dirname, join, normpath
 
 import pytest
 from repository_tree import Tree, repository
@@ -16,7 +17,8 @@ PROTOCOL, PROTOCOL_PAGES = "switchagg/PROTOCOL.md", ("switchagg/PROTOCOL.md", "s
 # A rule is defined where its number, in bold, opens a paragraph.
 GROUPS = "PSHWFCRVLGQXAM"
 RULE_DEFINITION = re.compile(rf"^\*\*([{GROUPS}][1-9]\d?)\*\* ", re.MULTILINE)
-RULE_LINK = re.compile(rf"\[([{GROUPS}])[1-9]\d?(?: to \1\d+)?\]\(([^)#\s]*)")
+RULE_LINK = re.compile(rf"\[([{GROUPS}][1-9]\d?)(?: to [{GROUPS}]\d+)?\]\(([^)#\s]*)")
+RULE_OF_PAGE = re.compile(rf"\b([{GROUPS}][1-9]\d?)\)?\W+of\W+(?:\w+/)*([\w-]+\.md)")
 RULE_CITATION = re.compile(rf"(?<![\w/.\\-])(?<!annex )([{GROUPS}][1-9]\d?)(?![\w-])")
 RULE_RANGE = re.compile(rf"\b([{GROUPS}])(\d{{1,2}}) to \1(\d{{1,2}})\b")
 NOT_CITING = ("p4/", "tests/repository/test_protocol_rules.py")
@@ -69,19 +71,31 @@ def scattered_letters(tree: Tree) -> list[str]:
 
 
 def links_astray(tree: Tree) -> list[str]:
-    """Links whose text is a rule, to another page of the protocol than the rule's."""
-    places = {rule[0]: page for rule, page in rules_of(tree)}
+    """Links whose text is a rule, to a page of the protocol in which it isn't."""
+    places = dict(rules_of(tree))
     return [
-        f"{name}: {letter}: {target}"
+        f"{name}: {rule}: {target}"
         for name, text in tree.items()
         if name.endswith(".md")
-        for letter, target in RULE_LINK.findall(text)
+        for rule, target in RULE_LINK.findall(text)
         if normpath(join(dirname(name), target)).startswith(PROTOCOL_PAGES)
-        if normpath(join(dirname(name), target)) != places.get(letter)
+        if normpath(join(dirname(name), target)) != places.get(rule)
     ]
 
 
-CHECKS = [unknown_rules, uncited_rules, rules_defined_twice, scattered_letters, links_astray]
+def pages_misnamed(tree: Tree) -> list[str]:
+    """Code that names a rule as one "of" a page, and it isn't there."""
+    places = {rule: basename(page) for rule, page in rules_of(tree)}
+    return [
+        f"{name}: {rule} of {page}"
+        for name, text in tree.items()
+        if name.endswith(CITING_SUFFIXES) and name not in NOT_CITING
+        for rule, page in RULE_OF_PAGE.findall(text)
+        if page != places.get(rule)
+    ]
+
+
+CHECKS = [unknown_rules, uncited_rules, rules_defined_twice, scattered_letters, links_astray, pages_misnamed]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -101,6 +115,9 @@ REJECTED: list[tuple[Callable[[Tree], list[str]], Tree]] = [
     (rules_defined_twice, {PROTOCOL: RULES, ANNEX: "**W2** two, again\n"}),
     (scattered_letters, {PROTOCOL: RULES, ANNEX: "**W3** three\n"}),
     (links_astray, {PROTOCOL: RULES, ANNEX: "**H1** one\n", "docs/p4.md": "[H1 to H2](../switchagg/PROTOCOL.md)"}),
+    (links_astray, {PROTOCOL: RULES, "docs/p4.md": "[S3](../switchagg/PROTOCOL.md)"}),
+    (pages_misnamed, {PROTOCOL: RULES, ANNEX: "**H1** one\n", "switchagg/wire.py": '"""H1 of\nPROTOCOL.md."""'}),
+    (pages_misnamed, {PROTOCOL: RULES, "switchagg/wire.py": "# S1 and S2 (rule S1) of protocol/trees.md"}),
 ]
 
 
@@ -114,7 +131,7 @@ ACCEPTED: Tree = {
     "switchagg/protocol/control.md": "**L1** three\n",
     "docs/p4.md": "[S1](../switchagg/PROTOCOL.md#rules), [L1](../switchagg/protocol/control.md)\n",
     "switchagg/wire.py": '"""Packets (S1, L1)."""\n',
-    "switchagg/endpoint.py": "# W2\n",
+    "switchagg/endpoint.py": "# W2 of switchagg/PROTOCOL.md\n",
 }
 
 

@@ -6,7 +6,7 @@ ACKs). A packet that REORDER later ones have overtaken, no more urgent than itse
 decides. More urgent ones overtake it in queues. A timeout declares nothing lost: it sends a ping, no more urgent than
 what is in flight, whose acknowledgement shows what is; so a round trip that grows repeats nothing.
 A window bounds the packets in flight. Acknowledgements count the packets that came marked (ECN), and the window
-follows them by rule G6 of switchagg/PROTOCOL.md, `friendly`. Losses change nothing: the methods exist to bear them.
+follows them by rule G6, `friendly`. Losses change nothing: the methods exist to bear them.
 
      0 u16 magic "BL" | 2 u8 kind | 3 u8 flags | 4 u32 job | 8 u64 packet number (ACK: the newest that came)
     16 u64 key | 24 u32 use | 28 u8 stage | 29 u8 style | 30 u16 terms: a CRC of what ranks agree on

@@ -19,7 +19,7 @@ RECOVERY_S = 1.0
 @dataclass(frozen=True)
 class TimeOut:
     """seconds: the default. where: the dotted name of what holds it, "" where it is computed. set_by: the option, or
-    "constant". rule: of PROTOCOL.md, or "". ends: what happens then. exceeds: names of others; by default it is longer
+    "constant". rule: its number, or "". ends: what happens then. exceeds: names of others; by default it is longer
     than these together."""
 
     name: str

@@ -1,4 +1,4 @@
-"""Tags of the packets between a switch and its children: keys, and both ends (A1 to A5 of PROTOCOL.md).
+"""Tags of the packets between a switch and its children: keys, and both ends (A1 to A5).
 
 A `Hop` of a switch has all children of a job, that of a child its own keys alone. Its twin in C is
 `transport/native/network/hop.h`.

@@ -1,6 +1,6 @@
 """The handshake of two members of a mesh: each proves that it has the job's token before the other says who it is.
 
-The *dialer* connects, the *listener* is connected to; they exchange four messages (M1 to M5 of PROTOCOL.md), each
+The *dialer* connects, the *listener* is connected to; they exchange four messages (M1 to M5), each
 
      0 6 bytes magic "sahelo" | 6 u8 kind | 7 u8 version | 8 16 bytes nonce | 24, but for an opening: 32 bytes digest
     56 of all but opening and challenge: u16 length | 58 body

@@ -7,7 +7,7 @@
     36 u8 dtype + 8 requested_op (`REQUESTED_OPS`) | 37 u8 op | 38 u16 source | 40 u16 sink | 42 u16 root, RESULT:
     workers in the sum 44 i32 priority
 
-Where slices of a lost server move (L11 to L15 of PROTOCOL.md), the clock of a key is how many calls it had before,
+Where slices of a lost server move (L11 to L15), the clock of a key is how many calls it had before,
 that of a call without a key its number less the lowest that its worker hasn't finished; the upper half of an answer's
 has the same of all workers, and a BEAT of a server has the lowest number as its key. Numbers are big-endian; values
 have the sender's byte order, which all members share (it is part of the hello).

@@ -1,4 +1,4 @@
-"""ServerLosses: what a worker needs so that its job goes on without a server (L11 to L15 of PROTOCOL.md); pure.
+"""ServerLosses: what a worker needs so that its job goes on without a server (L11 to L15); pure.
 
 Which servers are lost, as far as it knows and as all workers agree; where each worker stands; and what it retains of
 its own finished calls, since others may lack the results that the lost server had.

@@ -5,7 +5,7 @@ transfer the same number of bytes, to within an element per slice. A shorter one
 key modulo k, or, if the tensors are declared, the server with the fewest bytes so far (largest tensors first). The
 first slice of a key always goes to the same server, whatever the call: there, calls that don't match are detected.
 
-The cut never changes. A slice whose server is lost has another one (L11 of PROTOCOL.md), `Sharding.server_of`.
+The cut never changes. A slice whose server is lost has another one (L11), `Sharding.server_of`.
 """
 
 from collections.abc import Collection, Sequence

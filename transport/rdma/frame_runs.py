@@ -1,4 +1,4 @@
-"""Chunk frames of a job as RDMA messages, and completions as frames (R1, R2, R7 of PROTOCOL.md). The code is pure."""
+"""Chunk frames of a job as RDMA messages, and completions as frames (R1, R2, R7). The code is pure."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""The RDMA link's part of a job (R1 to R3 of PROTOCOL.md): MTU and places of slot versions."""
+"""The RDMA link's part of a job (R1 to R3): MTU and places of slot versions."""
 
 from switchagg.job import JobConfig
 from switchagg.join import QueuePairEnd

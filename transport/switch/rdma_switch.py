@@ -1,4 +1,4 @@
-"""RdmaSwitchLoop: the switch that ends UC queue pairs (R1 to R8 of PROTOCOL.md), with its event loop in C.
+"""RdmaSwitchLoop: the switch that ends UC queue pairs (R1 to R8), with its event loop in C.
 
 The thread comes back to Python only for commands. See transport/native/rdma/uc_plane.h for what happens to each packet.
 """

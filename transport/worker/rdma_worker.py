@@ -1,4 +1,4 @@
-"""A worker's end of a switch's queue pair (R1 to R8 of PROTOCOL.md), over any provider of verbs, and its event loop.
+"""A worker's end of a switch's queue pair (R1 to R8), over any provider of verbs, and its event loop.
 
 Frames are in a registered ring until they have left; consecutive chunks are sent as one UC WRITE with immediate.
 Results are in a registered buffer with a place for each slot version, from which the endpoint reads them as soon as a

@@ -1,4 +1,4 @@
-"""Groups of values that are as many bits wide as their own values need: rules F19 and F20 of PROTOCOL.md."""
+"""Groups of values that are as many bits wide as their own values need: rules F19 and F20."""
 
 from functools import lru_cache
 from typing import Any, NamedTuple

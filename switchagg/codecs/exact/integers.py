@@ -1,4 +1,4 @@
-"""Values <-> words: rule F20 of PROTOCOL.md. Groups that are alike in size, span and kind are written together."""
+"""Values <-> words: rule F20. Groups that are alike in size, span and kind are written together."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

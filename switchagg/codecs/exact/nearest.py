@@ -1,4 +1,4 @@
-"""Integers in digits -> floats, rounded once to the nearest, ties to even: rule F21 of PROTOCOL.md."""
+"""Integers in digits -> floats, rounded once to the nearest, ties to even: rule F21."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""A random rotation of a row of any length, by rule F14 of PROTOCOL.md: signs that look random, then butterflies.
+"""A random rotation of a row of any length, by rule F14: signs that look random, then butterflies.
 
 Any vector becomes one whose values are about normally distributed: one scale serves them all, and their mean square,
 which a rotation keeps, says what it is. The signs are fixed, the same in all rows, calls and ranks: nothing has to be

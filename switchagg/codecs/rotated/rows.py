@@ -1,4 +1,4 @@
-"""float32 in lanes, each row rotated at random first: rule F14 of PROTOCOL.md.
+"""float32 in lanes, each row rotated at random first: rule F14.
 
 A rotated row's values are about normally distributed, whatever they were: so its scale follows from its root mean
 square, not from its largest magnitude, and a heavy tail costs no resolution. Values of a row are sent clipped to s =

@@ -1,4 +1,4 @@
-"""THC: rotated rows in 16 levels, whose numbers are summed in 8-bit lanes: rule F15 of PROTOCOL.md.
+"""THC: rotated rows in 16 levels, whose numbers are summed in 8-bit lanes: rule F15.
 
 `thc` has levels at equal distances, 0 … 15, for up to 17 workers. `thc_table` has those of the paper's table for b = 4,
 g = 30, p = 1/32, and looks them up at the host: what travels is a level's number of 0 … 30, so sums need no table; for

@@ -1,4 +1,4 @@
-"""A random part of the values, drawn alike by all ranks, so nothing says which they are: rule F16 of PROTOCOL.md.
+"""A random part of the values, drawn alike by all ranks, so nothing says which they are: rule F16.
 
 The array is cut into as many runs of blocks as travel, equal but for one block, and of each one block is drawn: without
 replacement, in ascending order, in one pass over what travels. Without feedback a value counts as often as its run has

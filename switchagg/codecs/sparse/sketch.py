@@ -1,5 +1,4 @@
-"""A count sketch of each tensor, summed, and what is greatest in it: FetchSGD. Its cells and signs are rule F17 of
-PROTOCOL.md.
+"""A count sketch of each tensor, summed, and what is greatest in it: FetchSGD. Its cells and signs are rule F17.
 
 Every rank does what FetchSGD's server does, with the same bits: V <- rho V + S, U <- U + V, of which S is the summed
 sketch; the result is what is greatest among the medians of U's rows, and the cells of U and V that this lies in become

@@ -1,4 +1,4 @@
-/* Floats under an exponent that the codec's name says: F22 of PROTOCOL.md, bit for bit as switchagg/codecs/constant.py.
+/* Floats under an exponent that the codec's name says: F22, bit for bit as switchagg/codecs/constant.py.
    A row is one of fixed_point with a word behind its values, which counts the ranks whose values don't fit. */
 #include "switchagg/native/codecs/limbs.h"
 

@@ -1,4 +1,4 @@
-/* Exact sums (F19 to F21 of PROTOCOL.md), bit for bit as switchagg/codecs/exact. */
+/* Exact sums (F19 to F21), bit for bit as switchagg/codecs/exact. */
 #ifndef SWITCHAGG_EXACT_H
 #define SWITCHAGG_EXACT_H
 

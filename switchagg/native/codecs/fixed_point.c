@@ -1,4 +1,4 @@
-/* Floats with a shared exponent per row: F1 to F6 of PROTOCOL.md, bit for bit as switchagg/codecs/fixed_point.py. */
+/* Floats with a shared exponent per row: F1 to F6, bit for bit as switchagg/codecs/fixed_point.py. */
 #include "switchagg/native/abi.h"
 #include "switchagg/native/codecs/limbs.h"
 

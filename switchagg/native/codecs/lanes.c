@@ -1,4 +1,4 @@
-/* float32 as biased integers, several in a word: F9 to F13 of PROTOCOL.md, bit for bit as switchagg/codecs/lanes.py and
+/* float32 as biased integers, several in a word: F9 to F13, bit for bit as switchagg/codecs/lanes.py and
    quantised/: families of lanes differ in the scale of a row, and in what becomes of a value under it.
    A word is summed up lane by lane in the payload, and brought to the network's byte order last. */
 #include <float.h>

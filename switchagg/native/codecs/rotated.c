@@ -1,4 +1,4 @@
-/* Lanes of a rotated row: F14 of PROTOCOL.md, bit for bit as switchagg/codecs/rotated/rows.py. The lanes' own codec is given the
+/* Lanes of a rotated row: F14, bit for bit as switchagg/codecs/rotated/rows.py. The lanes' own codec is given the
    row in units of the greatest value that is sent. */
 #include <stdbool.h>
 

@@ -1,4 +1,4 @@
-/* A random rotation of a row (F14 of PROTOCOL.md), bit for bit as switchagg/codecs/rotated/rotation.py. */
+/* A random rotation of a row (F14), bit for bit as switchagg/codecs/rotated/rotation.py. */
 #ifndef SWITCHAGG_ROTATION_H
 #define SWITCHAGG_ROTATION_H
 

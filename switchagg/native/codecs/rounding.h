@@ -1,4 +1,4 @@
-/* Numbers to round at random with (F10 of PROTOCOL.md), bit for bit as switchagg/codecs/rounding.py: a hash of a counter, so
+/* Numbers to round at random with (F10), bit for bit as switchagg/codecs/rounding.py: a hash of a counter, so
    that a row which is encoded again, on whatever machine, is rounded as before. */
 #ifndef SWITCHAGG_ROUNDING_H
 #define SWITCHAGG_ROUNDING_H

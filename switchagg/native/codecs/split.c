@@ -1,4 +1,4 @@
-/* int32 whose sums don't wrap on the wire though those of the values do: F18 of PROTOCOL.md, bit for bit as
+/* int32 whose sums don't wrap on the wire though those of the values do: F18, bit for bit as
    switchagg/codecs/split.py. */
 #include "switchagg/native/abi.h"
 #include "switchagg/native/codecs/limbs.h"

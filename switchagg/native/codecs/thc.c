@@ -1,4 +1,4 @@
-/* THC: the levels of a rotated row, 4 to a word: F15 of PROTOCOL.md, bit for bit as switchagg/codecs/rotated/thc.py. */
+/* THC: the levels of a rotated row, 4 to a word: F15, bit for bit as switchagg/codecs/rotated/thc.py. */
 #include "switchagg/native/abi.h"
 #include "switchagg/native/codecs/rotation.h"
 #include "switchagg/native/codecs/rounding.h"

@@ -1,4 +1,4 @@
-/* float32 as fixed-point numbers of two words: F8 of PROTOCOL.md, bit for bit as switchagg/codecs/wide_fixed_point.py.
+/* float32 as fixed-point numbers of two words: F8, bit for bit as switchagg/codecs/wide_fixed_point.py.
    All arithmetic is exact but for two roundings, of a value to an integer and of a result to float32. */
 #include "switchagg/native/abi.h"
 #include "switchagg/native/codecs/limbs.h"

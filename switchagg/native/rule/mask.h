@@ -1,4 +1,4 @@
-/* Masks of secret sums (X2 of PROTOCOL.md): a rank adds to the words of a chunk the difference of two keystreams of
+/* Masks of secret sums (X2): a rank adds to the words of a chunk the difference of two keystreams of
    ChaCha20 (RFC 8439), which sums of all ranks' words have left of the first and the last keystream alone. Twin of
    switchagg/calls/mask.py. */
 #ifndef SWITCHAGG_MASK_H

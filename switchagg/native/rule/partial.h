@@ -1,4 +1,4 @@
-/* The switch rule of a job with partial sums applies Q1 to Q5 of PROTOCOL.md to the registers of one slot version. */
+/* The switch rule of a job with partial sums applies Q1 to Q5 to the registers of one slot version. */
 #ifndef SWITCHAGG_PARTIAL_H
 #define SWITCHAGG_PARTIAL_H
 

@@ -1,4 +1,4 @@
-/* The native data plane: S1 to S8 and H1 to H5 of PROTOCOL.md for several jobs, one packet at a time, no allocation per
+/* The native data plane: S1 to S8 and H1 to H5 for several jobs, one packet at a time, no allocation per
    packet. It is a pure function of (registers, packet): it has no clock, no threads, no randomness. A single thread at
    a time may use a plane. */
 #ifndef SWITCHAGG_PLANE_H

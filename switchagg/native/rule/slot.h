@@ -1,4 +1,4 @@
-/* The switch rule: S2 to S5 and G3 of PROTOCOL.md on the registers of one slot version, each touched once, in the order
+/* The switch rule: S2 to S5 and G3 on the registers of one slot version, each touched once, in the order
    held, seen, marked, sums, verdict. User space and XDP share this source; the caller guarantees that nothing else
    accesses the slot meanwhile. */
 #ifndef SWITCHAGG_SLOT_H

@@ -1,4 +1,4 @@
-/* The arithmetic of tags (V2 of PROTOCOL.md) modulo the prime 2^61 - 1: a pseudorandom function, SipHash-2-4, and the linear
+/* The arithmetic of tags (V2) modulo the prime 2^61 - 1: a pseudorandom function, SipHash-2-4, and the linear
    hash of a payload's words, sum of r_j * w_j with coefficients r_j that only holders of the key know. Twin of
    switchagg/tag.py. */
 #ifndef SWITCHAGG_TAG_H

@@ -1,4 +1,4 @@
-/* The packet layout follows rules P1 to P6 of PROTOCOL.md. Compiled for user space and, by clang, for BPF. */
+/* The packet layout follows rules P1 to P6. Compiled for user space and, by clang, for BPF. */
 #ifndef SWITCHAGG_WIRE_H
 #define SWITCHAGG_WIRE_H
 

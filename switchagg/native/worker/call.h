@@ -1,4 +1,4 @@
-/* A call over the caller's array: which values each chunk of a stream carries (W3, W4, W13 of PROTOCOL.md), computed
+/* A call over the caller's array: which values each chunk of a stream carries (W3, W4, W13), computed
    from the chunk's position, with nothing stored but the agreed codes, 2 bytes per data chunk where the codec has any.
    Positions count the call's chunks from 0:
 

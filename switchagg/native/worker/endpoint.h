@@ -1,4 +1,4 @@
-/* A worker's endpoint of a job: W1 to W16, G5 to G8, Q6 to Q8 and F1 to F15 of PROTOCOL.md, the verbs of
+/* A worker's endpoint of a job: W1 to W16, G5 to G8, Q6 to Q8 and F1 to F15, the verbs of
    switchagg/endpoint.py and partial_endpoint.py, frame for frame and counter for counter the same. A pure state machine:
    its inputs are packets and the time. Only new and submit allocate, and in jobs with partial sums receive does. A single thread at a time may use it. Times are nanoseconds from any origin, not negative, never
    decreasing. */

@@ -1,4 +1,4 @@
-/* Where a call's values lie in its data chunks, and whose they are (W3, W13 and W14 of PROTOCOL.md), as
+/* Where a call's values lie in its data chunks, and whose they are (W3, W13 and W14), as
    switchagg/layout.py: computed from the number of a data chunk, with nothing stored. */
 #ifndef SWITCHAGG_LAYOUT_H
 #define SWITCHAGG_LAYOUT_H

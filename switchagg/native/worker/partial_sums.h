@@ -1,4 +1,4 @@
-/* What an endpoint does besides in a job with partial sums (Q7 of PROTOCOL.md), as switchagg/partial_endpoint.py: it takes
+/* What an endpoint does besides in a job with partial sums (Q7), as switchagg/partial_endpoint.py: it takes
    results before their chunks are sent, abstains, and asks to finalise. Results that came early take memory as they come,
    SA_RETAINED_BYTES at most; where there is no more, none is taken, and the other workers wait. */
 #ifndef SWITCHAGG_PARTIAL_SUMS_H

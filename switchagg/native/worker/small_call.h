@@ -1,5 +1,4 @@
-/* A small call: so few float32 values that their codes are predicted, and one round trip is enough (F8, W16 of
-   PROTOCOL.md), as switchagg/calls/small_call.py. The call's head, one chunk with the codes, goes before it. */
+/* A small call: so few float32 values that their codes are predicted, and one round trip is enough (F8, W16), as switchagg/calls/small_call.py. The call's head, one chunk with the codes, goes before it. */
 #ifndef SWITCHAGG_SMALL_CALL_H
 #define SWITCHAGG_SMALL_CALL_H
 

@@ -1,4 +1,4 @@
-/* Verified sums at a worker (V2 to V9 of PROTOCOL.md): what a data chunk's tag is, and whether a result's fits, as
+/* Verified sums at a worker (V2 to V9): what a data chunk's tag is, and whether a result's fits, as
    switchagg/tag.py; and what masks those sums that are secret, too (X1 to X3), as switchagg/calls/mask.py. */
 #ifndef SWITCHAGG_VERIFIED_SUMS_H
 #define SWITCHAGG_VERIFIED_SUMS_H

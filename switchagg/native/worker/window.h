@@ -1,5 +1,5 @@
 /* The window of a stream at a worker says which chunks may be sent, which are lost, when to retransmit (W2, W3, W6 to
-   W9, G6 and G7 of PROTOCOL.md); step for step as switchagg/window.py. The window's lists link its slots, each of which
+   W9, G6 and G7); step for step as switchagg/window.py. The window's lists link its slots, each of which
    is in one list at most, so that memory is fixed at the start. Chunk numbers are unwrapped. */
 #ifndef SWITCHAGG_WINDOW_H
 #define SWITCHAGG_WINDOW_H

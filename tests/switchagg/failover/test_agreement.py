@@ -1,4 +1,4 @@
-"""What ranks agree on from one table, and that no two of them ever go different ways: L4 to L7 of PROTOCOL.md."""
+"""What ranks agree on from one table, and that no two of them ever go different ways: L4 to L7."""
 
 import random
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which finished parts a rank retains: L2 of PROTOCOL.md."""
+"""Which finished parts a rank retains: L2."""
 
 import numpy as np
 

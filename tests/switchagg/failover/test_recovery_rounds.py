@@ -1,4 +1,4 @@
-"""Parts that hosts end, or carry out, have the bits of a switch: L1 to L3 and L9 of PROTOCOL.md."""
+"""Parts that hosts end, or carry out, have the bits of a switch: L1 to L3 and L9."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The handshake of two members (M1 to M5 of PROTOCOL.md): its bytes, and that nobody passes it without the token."""
+"""The handshake of two members (M1 to M5): its bytes, and that nobody passes it without the token."""
 
 from collections.abc import Callable
 

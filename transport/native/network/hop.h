@@ -1,4 +1,4 @@
-/* Tags of the packets of one job between a switch and its children (A1 to A5 of PROTOCOL.md): at the switch of all
+/* Tags of the packets of one job between a switch and its children (A1 to A5): at the switch of all
    children, at a child its own. Twin of transport/links/hop_tags.py. A single thread at a time may use a hop. */
 #ifndef SWITCHAGG_HOP_H
 #define SWITCHAGG_HOP_H

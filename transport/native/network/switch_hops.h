@@ -1,4 +1,4 @@
-/* The tags of a switch's packets (A1 to A5 of PROTOCOL.md), for switch.c. */
+/* The tags of a switch's packets (A1 to A5), for switch.c. */
 #ifndef SWITCHAGG_SWITCH_HOPS_H
 #define SWITCHAGG_SWITCH_HOPS_H
 

@@ -1,4 +1,4 @@
-/* The switch's end of UC queue pairs (R1 to R8 of PROTOCOL.md): parses RoCEv2 packets, gives each chunk frame to a data
+/* The switch's end of UC queue pairs (R1 to R8): parses RoCEv2 packets, gives each chunk frame to a data
    plane as it arrives, and lays out results as WRITE_WITH_IMM messages for the workers' buffers. The plane's inputs are
    packets and the time; it has no socket, and allocates nothing per packet. A single thread at a time may use it. */
 #ifndef SWITCHAGG_UC_PLANE_H
