@@ -25,8 +25,6 @@
     the cost is taken. All rates had enough, or none are set: GREEN 0. cost: 1, or the packet's bytes (as it arrived).
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Arithmetic of the language on known values: wrapping, saturating, shifts beyond the width, int of any size."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from typing import Protocol

@@ -2,8 +2,6 @@
 somebody else's is not read. Files are written whole under another name, then renamed: processes don't disturb each
 other."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools
@@ -39,7 +37,7 @@ def digest(*parts: bytes | str) -> str:
     return key.hexdigest()
 
 
-def default_cache() -> Cache:
+def default_cache() -> "Cache":
     """In `default_folder`; where that can't be written, in one of this process alone. Raises P4Error: others may write
     it."""
     try:

@@ -4,8 +4,6 @@ The cache holds, for what a program read and the engine's own sources, the IR; a
 the library. What starts from it reads no P4.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -49,7 +47,7 @@ def _front_end(
 
 def checked_program(
     path: str | Path, includes: Sequence[str | Path], defines: Mapping[str, str] | None
-) -> tuple[Checked, tuple[str, ...]]:
+) -> "tuple[Checked, tuple[str, ...]]":
     """The tree of a program of any architecture, and all files that it was read from. Raises P4Error."""
     from p4vm.check.check_program import check
     from p4vm.front.parse_program import parse
@@ -92,7 +90,7 @@ def compile_program(
     return NativeEngine(program, *build.build(program, by, folder, key, level))
 
 
-def _wanted_compiler(path: str | Path, backend: str) -> Compiler | None:
+def _wanted_compiler(path: str | Path, backend: str) -> "Compiler | None":
     """None: take the Python back end. Raises P4Error: backend native needs one that isn't there."""
     if backend == "python":
         return None

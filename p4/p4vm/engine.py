@@ -3,8 +3,6 @@
 Back ends check nothing here: `control.ControlledSwitch` checks widths, names and sizes once, for all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol

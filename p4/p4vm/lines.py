@@ -1,7 +1,5 @@
 """Lines of generated code, Python or C, as a writer adds to them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@
 As a program: `python p4/tests/differential.py PROGRAM.p4 [SEEDS]` compares native with Python.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Iterable, Sequence

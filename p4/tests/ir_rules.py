@@ -1,7 +1,5 @@
 """Whether a lowered program keeps what ir.py promises the back ends: types, places, sharing, variables that exist."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from p4vm.ir import ir_nodes as ir

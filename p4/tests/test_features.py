@@ -1,7 +1,5 @@
 """Small programs, one feature each, with the packets that tell right from wrong: on both back ends."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

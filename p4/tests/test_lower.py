@@ -1,7 +1,5 @@
 """Lowering: what programs become, in which order things happen, and that sharing by reference never shows."""
 
-from __future__ import annotations
-
 import ir_rules
 import pytest
 

@@ -1,7 +1,5 @@
 """Lowering: what the control plane sees, what is refused, and how it shows."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

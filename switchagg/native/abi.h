@@ -1,5 +1,4 @@
-#ifndef SWITCHAGG_ABI_H
-#define SWITCHAGG_ABI_H
+#pragma once
 
 #include <stdint.h>
 
@@ -25,6 +24,4 @@ SA_EXPORT const char *sa_vectors(void);
 #define SA_VECTORISED __attribute__((target_clones("default", "avx2", SA_AVX512)))
 #else
 #define SA_VECTORISED
-#endif
-
 #endif

@@ -27,8 +27,7 @@ def header() -> str:
     return "\n".join(
         [
             "/* Written by setup.py from switchagg.job.PacketTerms. */",
-            "#ifndef SWITCHAGG_PACKET_TERMS_H",
-            "#define SWITCHAGG_PACKET_TERMS_H",
+            "#pragma once",
             "",
             "enum sa_word {",
             *words,
@@ -37,7 +36,6 @@ def header() -> str:
             "#define SA_PACKET_TERMS \\",
             *(f"{line} \\" for line in members),
             "",
-            "#endif",
             "",
         ]
     )

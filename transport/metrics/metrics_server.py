@@ -1,7 +1,5 @@
 """MetricsServer: answers Prometheus over HTTP with numbers that are read when it asks, and at no other time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -36,10 +34,10 @@ def is_open(host: str) -> bool:
 class _Registry:
     """What `prometheus_client` asks for metrics."""
 
-    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+    def __init__(self, collect: "Callable[[], Iterable[Metric]]") -> None:
         self._collect = collect
 
-    def collect(self) -> Iterable[Metric]:
+    def collect(self) -> "Iterable[Metric]":
         return self._collect()
 
 
@@ -51,7 +49,7 @@ class MetricsServer:
     Raises SwitchaggError where the address can't be had, or the library is missing.
     """
 
-    def __init__(self, address: Address, collect: Callable[[], Iterable[Metric]], what: str) -> None:
+    def __init__(self, address: Address, collect: "Callable[[], Iterable[Metric]]", what: str) -> None:
         try:
             from prometheus_client import start_http_server
         except ModuleNotFoundError as error:

@@ -4,8 +4,6 @@ Groups name their counters as they like; each is an event here, with its name as
 `_bytes` count bytes.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os
@@ -107,7 +105,7 @@ def stop_serving() -> None:
         server.close()
 
 
-def group_families(groups: Mapping[CountedGroup, int]) -> Iterator[Metric]:
+def group_families(groups: Mapping[CountedGroup, int]) -> "Iterator[Metric]":
     """The metrics of a process's groups, each with its number."""
     from prometheus_client.metrics_core import GaugeMetricFamily, InfoMetricFamily
 
@@ -124,7 +122,7 @@ def group_families(groups: Mapping[CountedGroup, int]) -> Iterator[Metric]:
     yield from (info, failed, *counts.families)
 
 
-def server_families(number: int, counters: Mapping[str, int]) -> Iterator[Metric]:
+def server_families(number: int, counters: Mapping[str, int]) -> "Iterator[Metric]":
     """The metrics of a parameter server."""
     counts = _Counts("server", ("server",))
     counts.add((str(number),), counters)
@@ -145,7 +143,7 @@ class _Counts:
         )
 
     @property
-    def families(self) -> tuple[Metric, ...]:
+    def families(self) -> "tuple[Metric, ...]":
         return self._events, self._volumes
 
     def add(self, place: tuple[str, ...], counters: Mapping[str, int]) -> None:

@@ -6,8 +6,6 @@ are decided. The state is a set of records, all zero when a pass begins but for 
 A new architecture is one file like v1model.py or psa.py, its include file, and a line of `architecture_table`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum

@@ -3,8 +3,6 @@
 Operands and results are values of their width's `Rep`, zero beyond the width.
 """
 
-from __future__ import annotations
-
 from p4vm.c_code.c_types import CTypes, Rep, rep
 
 WIDE = {

@@ -1,7 +1,5 @@
 """A whole program as one C file. The runtime that it needs is in runtime/."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from p4vm.algorithms import RANDOM_SEED

@@ -1,7 +1,5 @@
 """How keys of tables and value sets are laid out in limbs, for generated code and for native/native_tables.py."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from p4vm.c_code.c_types import limbs_of

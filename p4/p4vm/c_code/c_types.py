@@ -4,8 +4,6 @@ Numbers lie in the smallest of uint8_t … uint64_t, p4_u128, or an array of lim
 to their width. Expressions work in `Rep`s: 32, 64, 128 bits, or limbs.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Headers between packets and storage, and values as strings of bits or limbs, in C."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from p4vm.c_code.c_numbers import CNumbers

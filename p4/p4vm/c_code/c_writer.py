@@ -1,7 +1,5 @@
 """What a routine is in C. Numbers are values of their width's `Rep`; records, arrays and varbits are places."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from p4vm.c_code.c_numbers import CNumbers, literal
@@ -32,7 +30,7 @@ class CWriter(CodeWriter):
     AND, OR, NOT = "&&", "||", "!"
     comment = "/* {} */"
 
-    def __init__(self, context: CProgram, routine: ir.Routine) -> None:
+    def __init__(self, context: "CProgram", routine: ir.Routine) -> None:
         super().__init__(routine)
         self.context = context
         self.types = context.types

@@ -1,7 +1,5 @@
 """The declaration that a call means, the argument for each parameter, and the types of type parameters."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from p4vm.check import check_expressions, convert, generics

@@ -1,7 +1,5 @@
 """Calls: functions, actions, methods, apply, constructors, and what headers and stacks can do by themselves."""
 
-from __future__ import annotations
-
 from p4vm.check import arguments as check_arguments
 from p4vm.check import check_expressions, convert, generics, resolve
 from p4vm.check.scope import CheckState, ScopeSymbol, article, counted, fail, nearest

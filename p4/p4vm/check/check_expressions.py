@@ -1,7 +1,5 @@
 """Types and compile-time values of expressions; which of them may be assigned to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Parsers: their states, and where these go."""
 
-from __future__ import annotations
-
 from p4vm.check import check_statements, convert, resolve
 from p4vm.check.scope import CheckState, EnclosingScope, ScopeSymbol, counted, fail, nearest
 from p4vm.tree import tree_nodes as tree

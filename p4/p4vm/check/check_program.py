@@ -7,8 +7,6 @@ tree.checked.Checked says what the result holds; besides:
 - The left of a dot, and what is called, is a TypeExpression if and only if it names a type: the tree is set right.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

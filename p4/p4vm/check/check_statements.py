@@ -1,7 +1,5 @@
 """Statements: what may stand where, what they assign, and whether every path returns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables: keys, actions and what binds their parameters, entries, and other properties."""
 
-from __future__ import annotations
-
 from p4vm.check import arguments, check_parsers, convert
 from p4vm.check.scope import CheckState, EnclosingScope, ScopeSymbol, counted, fail, has_annotation, nearest, show
 from p4vm.node import nodes

@@ -1,7 +1,5 @@
 """Values known at compile time: what operators and casts make of them."""
 
-from __future__ import annotations
-
 from p4vm import bit_arithmetic
 from p4vm.bit_arithmetic import COMPARISONS, compute, concatenate
 from p4vm.tree import types

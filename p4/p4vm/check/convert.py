@@ -1,7 +1,5 @@
 """Conversions: those that happen by themselves, and those that a cast may ask for."""
 
-from __future__ import annotations
-
 from typing import NoReturn
 
 from p4vm.check import check_values as check_values

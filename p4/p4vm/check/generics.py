@@ -1,7 +1,5 @@
 """Types with variables: putting types in their place, and finding them from what is given."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from p4vm.check.scope import CheckState, ScopeSymbol, counted, fail, type_parameter_names

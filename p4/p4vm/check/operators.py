@@ -1,7 +1,5 @@
 """Types and values of operators: unary, binary, conditional, casts, slices."""
 
-from __future__ import annotations
-
 from p4vm.bit_arithmetic import ValueFault
 from p4vm.check import check_values, convert, resolve
 from p4vm.check.convert import unsettled

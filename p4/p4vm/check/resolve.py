@@ -1,7 +1,5 @@
 """Types as written made into types, and the declarations that make new ones."""
 
-from __future__ import annotations
-
 import re
 
 from p4vm.check import convert, generics

@@ -1,7 +1,5 @@
 """The checker's state while it walks a program: names in scope, where it stands, notes made so far."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -44,7 +42,7 @@ class ScopeSymbol:
 class Scope:
     """parent: the scope around; None at the top level."""
 
-    parent: Scope | None
+    parent: "Scope | None"
     names: dict[str, ScopeSymbol] = field(default_factory=dict)
 
     def find(self, name: str, types_only: bool = False) -> ScopeSymbol | None:

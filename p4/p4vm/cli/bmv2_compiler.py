@@ -1,7 +1,5 @@
 """`p4c-bm2-ss`, `p4c`: a program checked, its P4Info written, and a JSON file that names the program to our switch."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """`simple_switch_grpc`, `simple_switch`, `simple_switch_CLI`: their command lines as those of `p4vm`."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

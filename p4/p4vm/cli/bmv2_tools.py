@@ -1,7 +1,5 @@
 """`p4vm tools`: a folder of programs for PATH, under the names that scripts for bmv2 call."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

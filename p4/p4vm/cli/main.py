@@ -4,8 +4,6 @@ Each command imports what it needs when it runs, so that --help answers at once.
 work (one line: why, and what to do); 2 wrong usage; 130 interrupted.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -81,7 +79,7 @@ def _warn(warnings: Iterable[str]) -> None:
 
 def _maker(
     program: Path, backend: str, include: list[Path] | None, define: list[str] | None
-) -> Callable[[], ControlledSwitch]:
+) -> "Callable[[], ControlledSwitch]":
     """Makes switches of the program, each with state of its own."""
     from p4vm.compile import compile_program
     from p4vm.control.controlled_switch import ControlledSwitch
@@ -144,7 +142,7 @@ def check(
             typer.echo("\n".join(_contents(checked, show)))
 
 
-def _checked_only(program: Checked) -> str:
+def _checked_only(program: "Checked") -> str:
     """The line that reports a program for an architecture that is checked but doesn't run; "" for all others."""
     main = program.instances.get(program.main) if program.main is not None else None
     declared = main.declaration.position.file if main is not None and main.declaration is not None else ""
@@ -155,7 +153,7 @@ def _checked_only(program: Checked) -> str:
     return f"no fault found; checked only: {main.name} of {architecture} doesn't run here; {advice}"
 
 
-def _source(program: ir.ProgramIr, python: bool) -> str:
+def _source(program: "ir.ProgramIr", python: bool) -> str:
     if python:
         from p4vm.python.python_engine import PythonEngine
 
@@ -165,7 +163,7 @@ def _source(program: ir.ProgramIr, python: bool) -> str:
     return c_of(program)[0]
 
 
-def _contents(program: ir.ProgramIr, show: bool) -> list[str]:
+def _contents(program: "ir.ProgramIr", show: bool) -> list[str]:
     """A program's contents: a line of counts, and with show all that a control plane may name."""
     counted: dict[str, int] = {"table": len(program.tables)}
     for instance in program.externs:
@@ -226,12 +224,12 @@ def run_tests(
     raise typer.Exit(EXIT_FAILED if failed else 0)
 
 
-def _run_test(make: Callable[[], ControlledSwitch], path: Path, verbose: bool) -> bool:
+def _run_test(make: "Callable[[], ControlledSwitch]", path: Path, verbose: bool) -> bool:
     from p4vm.stf.run import run
 
     switches: list[ControlledSwitch] = []
 
-    def keep() -> ControlledSwitch:
+    def keep() -> "ControlledSwitch":
         switches.append(make())
         return switches[0]
 
@@ -246,7 +244,7 @@ def _run_test(make: Callable[[], ControlledSwitch], path: Path, verbose: bool) -
     return result.passed
 
 
-def _result_lines(result: Result, backend: str, verbose: bool) -> list[str]:
+def _result_lines(result: "Result", backend: str, verbose: bool) -> list[str]:
     word = "ok  " if result.passed else "FAIL"
     lines = [f"{word} {result.path} ({backend}): {result.packets_in} packets in, {result.packets_out} out"]
     if verbose:
@@ -335,7 +333,7 @@ def run(
 
 @contextmanager
 def _controllers(
-    switch: ControlledSwitch, options: SoftwareSwitchOptions, address: str | None, device: int, cpu_port: int | None
+    switch: "ControlledSwitch", options: "SoftwareSwitchOptions", address: str | None, device: int, cpu_port: int | None
 ) -> Iterator[None]:
     """Serves P4Runtime, where an address is given; enters what the host needs for it into its options."""
     if address is None:
@@ -351,7 +349,7 @@ def _controllers(
         yield
 
 
-def _fill(switch: ControlledSwitch, commands: Path | None, runtime_json: Path | None) -> None:
+def _fill(switch: "ControlledSwitch", commands: Path | None, runtime_json: Path | None) -> None:
     _warn(switch.program.warnings)
     if runtime_json is not None:
         from p4vm.commands.runtime_json import load
@@ -373,7 +371,7 @@ def _prompt_words(context: typer.Context, control: str | None) -> str:
     return " ".join([command, *words, "cli", *(["--control", control] if control else [])])
 
 
-def _serve(host: Host, program: Path, prompt: str, seconds: float | None, ready_file: Path | None) -> None:
+def _serve(host: "Host", program: Path, prompt: str, seconds: float | None, ready_file: Path | None) -> None:
     _warn(host.warnings)
     names = ", ".join(f"{number}@{state.port.interface}" for number, state in host.port_states.items())
     typer.echo(f"{program} ({host.switch.engine.backend}) on {names}; commands: {prompt}; Ctrl-C ends")

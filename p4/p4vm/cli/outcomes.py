@@ -1,7 +1,5 @@
 """How every command ends: exit codes, and what may go wrong as one line on stderr."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The prompt of `p4vm cli`: a line edited with readline, completed by the switch that runs."""
 
-from __future__ import annotations
-
 import signal
 from typing import Any
 

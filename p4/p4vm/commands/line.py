@@ -4,8 +4,6 @@ Rows stand by subject in table_commands, group_commands (multicast, mirrors, que
 counters, meters, value sets) and show_commands. Output and errors have the words that scripts for bmv2 look for.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable, Iterator
@@ -46,7 +44,7 @@ REFUSED = {
 _OWN_WORDS = re.compile(r"Invalid (match key|runtime data|[a-zA-Z ]+ operation)\b")
 
 
-def run_command(switch: ControlledSwitch, line: str) -> str:
+def run_command(switch: "ControlledSwitch", line: str) -> str:
     """Carry out a line; the command's output, without a last newline. Raises P4Error."""
     if len(line) > LINE_MAX:
         raise P4Error(f"a line of {len(line)} characters; expected at most {LINE_MAX}")
@@ -70,7 +68,7 @@ def find(name: str) -> Command:
     raise P4Error(f"Unknown command: {name[:80]}; {remedy}")
 
 
-def run_file(switch: ControlledSwitch, path: Path) -> str:
+def run_file(switch: "ControlledSwitch", path: Path) -> str:
     """Carry out a file; the output of all lines. The first fault raises P4Error with the file's name and line."""
     printed = []
     with switch.batch():
@@ -107,7 +105,7 @@ def help_text(name: str = "") -> str:
     return f"Commands (help COMMAND says more):\n{table}"
 
 
-def complete(switch: ControlledSwitch, line: str) -> list[str]:
+def complete(switch: "ControlledSwitch", line: str) -> list[str]:
     """Completions of a line's last word."""
     words = line.split()
     if not words or (len(words) == 1 and not line.endswith(" ")):
@@ -125,7 +123,7 @@ def complete(switch: ControlledSwitch, line: str) -> list[str]:
     return sorted(name for name in _candidates(switch, kinds[place], words[1:]) if name.startswith(start))
 
 
-def _candidates(switch: ControlledSwitch, kind: str, before: list[str]) -> list[str]:
+def _candidates(switch: "ControlledSwitch", kind: str, before: list[str]) -> list[str]:
     try:
         if kind == "table action":
             return list(switch.tables[before[0]].actions)

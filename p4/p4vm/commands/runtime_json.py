@@ -12,8 +12,6 @@ Values are numbers, or text as on the command line; a key of kind exact (or opti
 ternary [value, mask], range [low, high]; keys left out match anything. As in P4Runtime a greater priority wins.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The parts of every command: its usage, which says how its words are read, the call, and the answer."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -115,7 +113,7 @@ RESTS: dict[str, Callable[[list[str]], object]] = {
 """Last words of a usage -> what reads all that is left of a line."""
 
 
-def _keyed(state: TableState, words: list[str], after: str) -> list[object]:
+def _keyed(state: "TableState", words: list[str], after: str) -> list[object]:
     """Words of the key, those after => and the priority; what stands `after` it: PARAMETERS…, a handle, or nothing."""
     rest = list(words)
     priority = None
@@ -210,7 +208,7 @@ class Command:
         named = NAMED[words[0]]
         return (named, f"{named} action") if words[1:2] == ["ACTION"] else (named,)
 
-    def read(self, switch: ControlledSwitch, words: list[str]) -> list[object]:
+    def read(self, switch: "ControlledSwitch", words: list[str]) -> list[object]:
         """The values that a line's words stand for. Raises P4Error."""
         form, count = self.form, len(words)
         if count < form.least or (form.most is not None and count > form.most):
@@ -230,11 +228,11 @@ class Command:
             return P4Error(f"Insufficient number of args, expected {least} but got {count}; {self.usage}")
         return P4Error(f"Wrong number of args, expected {most} but got {count}; {self.usage}")
 
-    def call(self, switch: ControlledSwitch, *values: object) -> Any:
+    def call(self, switch: "ControlledSwitch", *values: object) -> Any:
         """Carry it out; what the switch answers. Raises P4Error."""
         return getattr(switch, self.name)(*values) if self.calls is None else self.calls(switch, *values)
 
-    def run(self, switch: ControlledSwitch, words: list[str]) -> str:
+    def run(self, switch: "ControlledSwitch", words: list[str]) -> str:
         """Carry out a line; what it prints. Raises P4Error."""
         values, prints = self.read(switch, words), self.prints
         result = self.call(switch, *values)
@@ -266,7 +264,7 @@ def data_words(table_action: ir.TableAction, call: ActionCall, separator: str = 
     ]
 
 
-def keys_text(keys: list[ir.Key], pairs: tuple[Pair, ...]) -> str:
+def keys_text(keys: list[ir.Key], pairs: "tuple[Pair, ...]") -> str:
     """A key as table_add repeats it: EXACT-0a:00:00:01."""
     return "\t".join(
         f"{BMV2_MATCHES[key.match].upper()}-{show_key(pair, key.expression.type, key.match, ':')}"

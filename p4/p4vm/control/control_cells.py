@@ -1,7 +1,5 @@
 """Registers, counters, meters and value sets of a running program."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Names of a program's parts as a user may write them: in full, or any suffix after a dot that means one thing only."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar

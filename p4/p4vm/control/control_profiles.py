@@ -1,7 +1,5 @@
 """Action profiles and selectors: members, groups of members, and tables whose entries refer to them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from p4vm.control.control_names import ControlNames

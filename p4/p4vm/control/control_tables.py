@@ -1,7 +1,5 @@
 """Tables of a running program: entries by handle and by key, default actions, const ones kept."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A key in the engine is a pair: exact (value, None); lpm (value, prefix length); 
 (low, high). Words for it: `5`, `0x0a`, `10.0.0.1`, `::1`, `aa:bb:cc:dd:ee:ff`; `10.0.0.0/8`; `0x10&&&0xf0`; `1->5`.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Callable

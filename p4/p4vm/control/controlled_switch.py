@@ -8,8 +8,6 @@ Names may be given in full or as any suffix that means one thing only. A wrong c
 has changed then. Commands and packets take turns: one thread, or a lock of the caller's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

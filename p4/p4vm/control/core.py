@@ -1,7 +1,5 @@
 """The base of all parts of the control plane: the engine, the program's names, and changes put together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 

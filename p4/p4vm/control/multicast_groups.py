@@ -1,7 +1,5 @@
 """Copies of packets: multicast groups made of nodes, and mirror (clone) sessions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

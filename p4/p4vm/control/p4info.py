@@ -4,8 +4,6 @@ Ids: the kind's number in the highest byte, a hash of the full name below. Alias
 other name of its kind has.
 """
 
-from __future__ import annotations
-
 import base64
 from collections import Counter
 from typing import Any

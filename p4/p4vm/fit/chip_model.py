@@ -1,7 +1,5 @@
 """A Tofino pipeline's resources, a program's demands on them, and the result of comparing the two."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from p4vm.source import Position
@@ -86,7 +84,7 @@ class Effects:
     computed: set[str] = field(default_factory=set)
     accesses: list[Access] = field(default_factory=list)
 
-    def add(self, other: Effects) -> None:
+    def add(self, other: "Effects") -> None:
         self.matched |= other.matched
         self.reads |= other.reads
         self.writes |= other.writes
@@ -119,7 +117,7 @@ class Unit(Effects):
     unordered: bool = False
     stage: int = -1
 
-    def excludes(self, other: Unit) -> bool:
+    def excludes(self, other: "Unit") -> bool:
         """True if no packet runs both: they are on different ways of one branching, or this one's way ends before
         the other."""
         ways = dict(self.branch)

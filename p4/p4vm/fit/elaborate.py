@@ -4,8 +4,6 @@ Sub-controls are taken apart where they are applied, with their own memories; a 
 top control's parameters ("hdr.agg.chunk"), a local variable by its instance's ("Ingress.held.fresh").
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,7 +45,7 @@ class ElaborationScope:
     values: dict[tree.Node, tree.ExpressionNode] = field(default_factory=dict)
     memories: dict[tree.Node, Memory] = field(default_factory=dict)
     actions: dict[tree.Node, Memory] = field(default_factory=dict)
-    instances: dict[tree.Node, ElaborationScope] = field(default_factory=dict)
+    instances: "dict[tree.Node, ElaborationScope]" = field(default_factory=dict)
 
 
 class Elaboration:

@@ -5,8 +5,6 @@ compiler does is refused; what a compiler may find a way around is a warning; wh
 refuse for reasons that are not public (header allocation, crossbars).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Gives every logical table a stage, as a compiler for Tofino must: dependencies first, then what a stage holds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from p4vm.fit.chip_model import Access, Fault, Limits, Memory, PipelineStage, Unit, meet

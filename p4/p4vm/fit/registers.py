@@ -1,7 +1,5 @@
 """The work that the body of a RegisterAction gives its stateful ALU, and whether the ALU can do it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

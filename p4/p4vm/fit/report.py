@@ -1,7 +1,5 @@
 """The text and JSON that `p4vm fit` prints."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from p4vm.fit.chip_model import Fit, Memory

@@ -1,7 +1,5 @@
 """Text of a preprocessed P4 program to plain tokens; their meaning in context is found by lexer_scopes.py."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, ClassVar
 

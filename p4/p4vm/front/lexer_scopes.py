@@ -4,8 +4,6 @@ P4's grammar needs that known: `(a) - b` is a cast if `a` is a type, `f<T>(x)` a
 tokens follows declarations and scopes, and gives every token the terminal that the grammar (p4.lark) knows it by.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -44,7 +42,7 @@ class Classifier:
     """A pass over a program's tokens."""
 
     def __init__(
-        self, source: Preprocessed, marks: dict[str, str], annotate: Callable[[Classifier, int], tuple[Token, int]]
+        self, source: Preprocessed, marks: dict[str, str], annotate: "Callable[[Classifier, int], tuple[Token, int]]"
     ) -> None:
         """marks: text -> terminal. annotate: makes one token of the annotation at an index; gives the next index."""
         self.source = source

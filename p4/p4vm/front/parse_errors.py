@@ -1,7 +1,5 @@
 """The text of a syntax error: what was found, what could be there instead, and what to do where that is plain."""
 
-from __future__ import annotations
-
 from lark.exceptions import UnexpectedToken
 
 from p4vm.front.lexer import KEYWORDS, Token, words

@@ -1,7 +1,5 @@
 """P4-16 source to its syntax tree, or the place and reason why not. The grammar is p4.lark, the parser Lark's."""
 
-from __future__ import annotations
-
 import functools
 import os
 import threading

@@ -1,7 +1,5 @@
 """Rules of the grammar (p4.lark) that become a node, or a list, by their parts alone: a row for each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any

@@ -4,8 +4,6 @@ Each rule or alternative of the grammar has a method, with its parts in order; o
 that become a node by their parts alone are rows of parse_rows.py.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from lark import Transformer

@@ -4,8 +4,6 @@ The work is pcpp's. Added are places of what macros made, bounds on what a progr
 silence: nothing is ever printed.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import os

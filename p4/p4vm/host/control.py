@@ -6,8 +6,6 @@ isn't text is answered by an error, what is too long ends the connection, and a 
 thread for each client reads and writes; its commands are carried out between packets, by the switch's (`Turns`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -137,7 +135,7 @@ class PromptClient:
 class _Client(socketserver.StreamRequestHandler):
     """A connection, whose lines are answered one after the other."""
 
-    server: PromptServer
+    server: "PromptServer"
 
     def handle(self) -> None:
         seconds = struct.pack("ll", SEND_S, 0)

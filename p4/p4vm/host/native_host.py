@@ -1,7 +1,5 @@
 """A host with its event loop in C (runtime/host.c): for programs on the native back end."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Captures in the classic pcap format: microseconds, Ethernet; tcpdump and Wireshark read it."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ A bundle is several packets of a flow that the kernel joined (GRO) or has not pa
 looks at one header of each packet sees one where there were many.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Output queues of a switch on interfaces: first in, first out, a depth in packets, a rate in packets per second."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 

@@ -9,8 +9,6 @@ A single thread has the switch. Egress runs when a packet arrives, before it wai
 deq_qdepth are the packets that waited in the port's queue then. native_host.py does the same with its event loop in C.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno
@@ -299,7 +297,7 @@ class Host:
             if state.capture is not None:
                 state.capture.close()
 
-    def __enter__(self) -> Host:
+    def __enter__(self) -> "Host":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """Work of other threads, carried out between packets by the thread that has the switch."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """Variables of a control that its actions use become parameters of those: then a routine names only its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from p4vm.ir import ir_nodes as ir

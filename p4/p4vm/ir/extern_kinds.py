@@ -3,8 +3,6 @@
 What else externs do, lower/lower_externs.py writes in terms of other statements.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from p4vm.architectures.v1model import DROP_PORT

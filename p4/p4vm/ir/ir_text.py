@@ -1,7 +1,5 @@
 """A lowered program as text: for tests, for looking at what a program has become, for reports of errors."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from p4vm.ir import ir_nodes as ir

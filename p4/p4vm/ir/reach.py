@@ -4,8 +4,6 @@ A path is a variable and the fields and elements that lead to a part of it; None
 the program runs. Two paths overlap when one leads to a part of the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -100,7 +98,7 @@ class RoutineEffects:
     writes: set[Path] = field(default_factory=set)
     exits: bool = False
 
-    def add(self, other: RoutineEffects) -> None:
+    def add(self, other: "RoutineEffects") -> None:
         self.reads |= other.reads
         self.writes |= other.writes
         self.exits |= other.exits

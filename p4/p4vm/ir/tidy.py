@@ -1,7 +1,5 @@
 """Removes what lowering leaves behind: results that go through a temporary, resets without effect, unused locals."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Set
 

@@ -1,7 +1,5 @@
 """Walks through the IR: what a routine consists of, its lists of statements, its variables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 

@@ -1,7 +1,5 @@
 """The context of lowering: the program as it grows, the scopes of one use of a declaration, the routine in work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,9 +24,9 @@ class BlockInstance:
 
     declaration: tree.ParserDeclaration | tree.ControlDeclaration
     name: str
-    frame: BodyFrame
+    frame: "BodyFrame"
     routine: ir.Routine | None = None
-    externs: tuple[Binding, ...] = ()
+    externs: "tuple[Binding, ...]" = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -57,7 +55,7 @@ class BodyFrame:
     bound: the types of type parameters. prefix: names of what is declared here begin with it in the control plane.
     """
 
-    parent: BodyFrame | None = None
+    parent: "BodyFrame | None" = None
     bindings: dict[tree.Node, Binding] = field(default_factory=dict)
     bound: dict[str, types.Type] = field(default_factory=dict)
     prefix: str = ""

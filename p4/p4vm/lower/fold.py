@@ -1,7 +1,5 @@
 """Expressions of the IR, computed at once where their parts are known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from p4vm.algorithms import WORD

@@ -1,7 +1,5 @@
 """Instances of parsers, controls and externs, and the routines of those, of actions and of functions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from p4vm.ir import ir_nodes as ir

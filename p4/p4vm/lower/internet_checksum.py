@@ -1,7 +1,5 @@
 """PSA's InternetChecksum, as statements on a variable of 16 bits: what has been added up, in ones' complement."""
 
-from __future__ import annotations
-
 from p4vm.ir import ir_nodes as ir
 from p4vm.lower import fold, lower_externs
 from p4vm.lower.body import Body

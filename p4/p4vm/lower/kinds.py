@@ -1,7 +1,5 @@
 """Types of the checked program -> types of the small one: parameters bound, names unique, tuples made records."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from p4vm.ir import ir_nodes as ir

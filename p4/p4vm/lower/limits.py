@@ -1,7 +1,5 @@
 """Sizes that the engine doesn't hold, refused once for `p4 check` and both back ends; widths: `check`."""
 
-from __future__ import annotations
-
 from p4vm.engine import CELLS_MAX
 from p4vm.ir import ir_nodes as ir
 from p4vm.ir.ir_nodes import width_of

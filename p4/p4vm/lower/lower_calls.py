@@ -1,7 +1,5 @@
 """Calls: of functions, actions, parsers, controls, tables, externs and what packets, headers, unions, stacks can do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial

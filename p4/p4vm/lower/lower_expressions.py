@@ -1,7 +1,5 @@
 """Expressions of the tree -> pure expressions of the IR; their calls become statements before them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

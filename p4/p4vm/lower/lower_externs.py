@@ -1,7 +1,5 @@
 """What calls of externs become: statements of the IR, and the few calls that back ends have a text for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

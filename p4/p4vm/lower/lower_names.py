@@ -1,7 +1,5 @@
 """Names as the control plane sees them, and annotations read."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Sequence
 
 from p4vm.source import P4Error

@@ -1,7 +1,5 @@
 """Parsers: states, what they select on, sets of values that cases and entries match, and value sets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

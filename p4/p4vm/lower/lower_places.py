@@ -1,7 +1,5 @@
 """Writing to places, and passing them by reference, with copies only where the difference would show."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Start here, then body.py: what all parts work in. One file per kind of thing that is lowered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from p4vm.architectures.architecture_table import ARCHITECTURES

@@ -1,7 +1,5 @@
 """Statements of the tree -> statements of the IR."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from p4vm.ir import ir_nodes as ir

@@ -1,7 +1,5 @@
 """Tables: keys, actions, a table's properties, and entries written in the program, with their priorities."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from p4vm.bit_arithmetic import limits

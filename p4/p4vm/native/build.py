@@ -1,7 +1,5 @@
 """From IR to a shared library, with the system's C compiler."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """A program as compiled C, behind the same methods as the Python engine."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 import weakref

@@ -1,7 +1,5 @@
 """Entries of tables, profiles and value sets as the arrays that the runtime takes (runtime/tables.h)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

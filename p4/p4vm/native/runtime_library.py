@@ -1,7 +1,5 @@
 """Loads a compiled program, and declares the functions of its runtime (runtime/p4vm.h)."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 from typing import Any

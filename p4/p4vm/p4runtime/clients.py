@@ -1,7 +1,5 @@
 """Controllers that are connected: who is primary, and what is sent to whom (P4Runtime specification, 5 and 16)."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 To the program it is a port like any other, one end of a pair of sockets; the other end is ours.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 from typing import Any

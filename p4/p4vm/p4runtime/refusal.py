@@ -1,7 +1,5 @@
 """Refusals of a client's requests: a canonical code and one line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Counters, meters and registers as P4Runtime has them: cells of arrays, and direct ones of table entries."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from p4vm.control.control_values import width_of

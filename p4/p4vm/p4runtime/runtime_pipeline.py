@@ -4,8 +4,6 @@ A controller names everything by the ids of the P4Info that it has sent. They ma
 matched by name, and must have the program's widths and kinds of match.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from google.protobuf import json_format, text_format

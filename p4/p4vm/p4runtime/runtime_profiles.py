@@ -1,7 +1,5 @@
 """Action profiles: members and groups by the numbers that controllers give them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

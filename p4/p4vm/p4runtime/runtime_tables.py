@@ -1,7 +1,5 @@
 """Entries of tables as P4Runtime has them: written and read with their direct counters and meters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

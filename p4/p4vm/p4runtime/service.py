@@ -7,8 +7,6 @@
 gRPC's threads only wait: what touches the switch is done between packets, by the host's thread (`Turns`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 import threading
@@ -79,7 +77,7 @@ class RuntimeService:
         self._server.stop(grace=0.2).wait()
         self._packets.join()
 
-    def __enter__(self) -> RuntimeService:
+    def __enter__(self) -> "RuntimeService":
         return self
 
     def __exit__(self, *_: object) -> None:

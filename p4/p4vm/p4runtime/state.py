@@ -1,7 +1,5 @@
 """Writing and reading over P4Runtime: which message of an update or a query goes where."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any

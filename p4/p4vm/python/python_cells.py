@@ -1,7 +1,5 @@
 """Registers, counters and meters of the Python back end."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from p4vm.algorithms import WORD, Meter

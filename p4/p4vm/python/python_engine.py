@@ -1,7 +1,5 @@
 """The Python back end: writes a program as readable Python, runs it once, then runs packets. The others' oracle."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Sequence
 from struct import Struct as Wire

@@ -1,7 +1,5 @@
 """Names in generated Python: P4's own where Python allows them."""
 
-from __future__ import annotations
-
 import keyword
 import re
 from collections.abc import Iterable

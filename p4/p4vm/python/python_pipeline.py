@@ -87,8 +87,6 @@ Tables
 28. Value sets: entries are alternatives; their kinds of match as those of tables, exact unless annotated.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from functools import reduce

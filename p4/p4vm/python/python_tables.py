@@ -1,7 +1,5 @@
 """Tables, value sets and action profiles of the Python back end: what matches, and which entry wins."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from p4vm.algorithms import HASHES

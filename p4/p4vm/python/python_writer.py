@@ -1,7 +1,5 @@
 """What a routine is in Python."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -27,7 +25,7 @@ class PythonWriter(CodeWriter):
     AND, OR, NOT = "and", "or", "not "
     comment = "# {}"
 
-    def __init__(self, layout: RoutineLayout, routine: ir.Routine, names: PythonNames) -> None:
+    def __init__(self, layout: "RoutineLayout", routine: ir.Routine, names: PythonNames) -> None:
         super().__init__(routine)
         self.layout = layout
         self.names = names

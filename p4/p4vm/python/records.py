@@ -1,7 +1,5 @@
 """A Python class for each struct, header and header union of a program."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from p4vm.ir import ir_nodes as ir

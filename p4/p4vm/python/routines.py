@@ -4,8 +4,6 @@
 writes for its caller comes back as its value, after `exited` where the routine may end the whole control.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 from p4vm.ir import ir_nodes as ir

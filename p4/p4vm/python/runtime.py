@@ -1,7 +1,5 @@
 """What the generated Python of a program stands on: the packet, header stacks, arithmetic unlike Python's own."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, Self
@@ -91,14 +89,14 @@ class PacketBits:
         self.loose = 0
         self.loose_bits = 0
 
-    def copy(self) -> PacketBits:
+    def copy(self) -> "PacketBits":
         """Clears requests to the pipeline before another pass through egress, but those that hold for all copies."""
         copy = PacketBits(self.shared, self.data, self.now_us, self.passes)
         copy.payload = self.payload
         copy.keep = self.keep
         return copy
 
-    def onward(self) -> PacketBits:
+    def onward(self) -> "PacketBits":
         """The packet for its next pass: the bytes that were deparsed, or, without a deparser, the payload that goes on
         with the headers."""
         onward = self.copy()
@@ -290,12 +288,12 @@ class HeaderStack:
             item.reset()
         self.next_index = 0
 
-    def assign(self, other: HeaderStack) -> None:
+    def assign(self, other: "HeaderStack") -> None:
         for left, right in zip(self.items, other.items, strict=True):
             left.assign(right)
         self.next_index = other.next_index
 
-    def copy(self) -> HeaderStack:
+    def copy(self) -> "HeaderStack":
         copy = HeaderStack(self.element, self.size)
         copy.assign(self)
         return copy

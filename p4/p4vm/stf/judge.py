@@ -1,7 +1,5 @@
 """Compares the packets a test got with those it expects, and reports where they differ."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

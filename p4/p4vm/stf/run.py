@@ -16,8 +16,6 @@
 - Time is the test's own: 1 ms a packet, 1 s a `wait`.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field

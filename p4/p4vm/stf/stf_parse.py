@@ -1,7 +1,5 @@
 """STF, the simple test framework of P4: text of one statement per line to statements. See `stf` for what they mean."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ with different constructor arguments or type arguments, notes hold for all uses:
 lowering knows both per use.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from p4vm.tree import tree_nodes as tree

@@ -3,8 +3,6 @@
 Equal types are equal values (frozen dataclasses), apart from nominal ones, which compare by name (and type arguments).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,13 +73,13 @@ class StructureType:
 
     kind: str
     name: str
-    fields: tuple[tuple[str, Type], ...] = field(compare=False)
+    fields: "tuple[tuple[str, Type], ...]" = field(compare=False)
     annotations: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return self.name
 
-    def field_type(self, name: str) -> Type | None:
+    def field_type(self, name: str) -> "Type | None":
         return next((kind for field_name, kind in self.fields if field_name == name), None)
 
 
@@ -100,7 +98,7 @@ class StackType:
 class TupleType:
     """tuple<…>; also the type of {a, b, …} before it is converted. is_list: list<T> with its one type argument."""
 
-    items: tuple[Type, ...]
+    items: "tuple[Type, ...]"
     is_list: bool = False
 
     def __str__(self) -> str:
@@ -111,7 +109,7 @@ class TupleType:
 class SetType:
     """The values that a select key or an entry matches: a set of an element type."""
 
-    element: Type
+    element: "Type"
 
     def __str__(self) -> str:
         return f"set<{self.element}>"
@@ -122,7 +120,7 @@ class NewType:
     """type T name: as T, but another type; converts to and from T by cast only."""
 
     name: str
-    original: Type = field(compare=False)
+    original: "Type" = field(compare=False)
 
     def __str__(self) -> str:
         return self.name
@@ -142,7 +140,7 @@ class TypeVariable:
 @dataclass(frozen=True, slots=True)
 class ExternType:
     name: str
-    arguments: tuple[Type, ...] = ()
+    arguments: "tuple[Type, ...]" = ()
 
     def __str__(self) -> str:
         return f"{self.name}<{', '.join(map(str, self.arguments))}>" if self.arguments else self.name
@@ -153,7 +151,7 @@ class ParameterType:
     """direction: "" "in" "out" "inout". optional: has a default value or @optional."""
 
     direction: str
-    type: Type
+    type: "Type"
     name: str
     optional: bool = False
 
@@ -168,9 +166,9 @@ class CallableType:
     kind: str
     name: str
     parameters: tuple[ParameterType, ...] = field(compare=False)
-    returns: Type = field(default=VOID, compare=False)
+    returns: "Type" = field(default=VOID, compare=False)
     type_parameters: tuple[TypeVariable, ...] = field(default=(), compare=False)
-    type_arguments: tuple[Type, ...] = ()
+    type_arguments: "tuple[Type, ...]" = ()
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"

@@ -1,7 +1,5 @@
 """One walk over the IR of a routine that writes it as code. A subclass of `CodeWriter` says what a language has."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,7 +34,7 @@ def pattern(key: ir.Expression, match: str) -> ir.Expression:
 class CallParts:
     """What a row of `extern_kinds.CALLS` calls s: the writer's methods say what belongs to a call."""
 
-    writer: CodeWriter
+    writer: "CodeWriter"
     statement: ir.CallExtern
 
     def __getattr__(self, name: str) -> str:

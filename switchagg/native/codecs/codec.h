@@ -1,8 +1,7 @@
 /* The contract of a codec, as switchagg/codecs/codec.py: values <-> the int32 elements of a chunk, row by row. A row is
    what one data chunk carries. Arrays and payloads may have any alignment. A codec is a file that defines its
    `struct sa_codec`, and a line in codec.c; it gives the same bits as its twin in Python. */
-#ifndef SWITCHAGG_CODEC_H
-#define SWITCHAGG_CODEC_H
+#pragma once
 
 #include <stdint.h>
 
@@ -74,5 +73,3 @@ void sa_codec_encode(const struct sa_coding *coding, const uint8_t *values, uint
                      uint8_t *out, uint64_t stride);
 void sa_codec_decode(const struct sa_coding *coding, uint8_t *values, uint64_t count, const int16_t *codes,
                      const uint8_t *sums, uint64_t stride);
-
-#endif

@@ -1,6 +1,5 @@
 /* Exact sums (F19 to F21), bit for bit as switchagg/codecs/exact. */
-#ifndef SWITCHAGG_EXACT_H
-#define SWITCHAGG_EXACT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -30,5 +29,3 @@ void sa_exact_encode(const struct sa_exact *exact, const uint8_t *values, uint64
 /* Write the rounded sums. Words that no honest ranks could have give unspecified values. */
 void sa_exact_decode(const struct sa_exact *exact, const uint32_t *words, uint64_t total, const int32_t *upper,
                      const int32_t *lower, uint8_t *values, uint64_t count);
-
-#endif

@@ -1,6 +1,5 @@
 /* Unaligned access to values, and 64-bit integers in the int32 elements of a chunk, as three limbs (F6). */
-#ifndef SWITCHAGG_LIMBS_H
-#define SWITCHAGG_LIMBS_H
+#pragma once
 
 #include <string.h>
 
@@ -68,5 +67,3 @@ SA_INLINE int64_t sa_take_limbs(const sa_uint32_at *restrict sums, uint32_t widt
                      ((uint64_t)SA_BE32(high) << 2 * SA_LIMB_BITS);
     return (int64_t)total;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* A random rotation of a row (F14), bit for bit as switchagg/codecs/rotated/rotation.py. */
-#ifndef SWITCHAGG_ROTATION_H
-#define SWITCHAGG_ROTATION_H
+#pragma once
 
 #include "switchagg/native/codecs/limbs.h"
 
@@ -33,5 +32,3 @@ float *sa_rotated(const struct sa_coding *coding, const uint8_t *values, uint32_
 /* Rotate `row` back, which is overwritten: values are zeros under a code of zeros, NaN under that of NaN (F4). */
 void sa_from_rotated(const struct sa_coding *coding, float *row, uint8_t *values, uint32_t count, int16_t code,
                      double reach);
-
-#endif

@@ -1,7 +1,6 @@
 /* Numbers to round at random with (F10), bit for bit as switchagg/codecs/rounding.py: a hash of a counter, so
    that a row which is encoded again, on whatever machine, is rounded as before. */
-#ifndef SWITCHAGG_ROUNDING_H
-#define SWITCHAGG_ROUNDING_H
+#pragma once
 
 #include <stdint.h>
 
@@ -28,5 +27,3 @@ SA_INLINE uint32_t sa_draw(struct sa_draws draws, uint32_t number) {
     hash = (hash ^ hash >> 15) * 0x846ca68bu;
     return hash ^ hash >> 16 ^ draws.flipped;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* A job as the C core sees it; Python's JobConfig has validated every number. */
-#ifndef SWITCHAGG_JOB_H
-#define SWITCHAGG_JOB_H
+#pragma once
 
 #include "switchagg/native/rule/packet_terms.h"
 #include "switchagg/native/rule/wire.h"
@@ -26,5 +25,3 @@ struct sa_job {
     const struct sa_stream *streams;
     SA_PACKET_TERMS
 };
-
-#endif

@@ -1,8 +1,7 @@
 /* Masks of secret sums (X2): a rank adds to the words of a chunk the difference of two keystreams of
    ChaCha20 (RFC 8439), which sums of all ranks' words have left of the first and the last keystream alone. Twin of
    switchagg/calls/mask.py. */
-#ifndef SWITCHAGG_MASK_H
-#define SWITCHAGG_MASK_H
+#pragma once
 
 #include <stdint.h>
 
@@ -21,5 +20,3 @@ struct sa_mask_key sa_mask_key_of(const uint8_t *bytes);
    `subtracted` of the chunk, to `out`, which may be `payload`. The keystreams' indexes have 16 bits, the stream 8. */
 void sa_mask(const struct sa_mask_key *key, uint64_t chunk, uint32_t stream, uint32_t added, uint32_t subtracted,
              const uint8_t *payload, uint32_t count, uint8_t *out);
-
-#endif

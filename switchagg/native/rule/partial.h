@@ -1,6 +1,5 @@
 /* The switch rule of a job with partial sums applies Q1 to Q5 to the registers of one slot version. */
-#ifndef SWITCHAGG_PARTIAL_H
-#define SWITCHAGG_PARTIAL_H
+#pragma once
 
 #include "switchagg/native/rule/slot.h"
 
@@ -69,5 +68,3 @@ SA_INLINE struct sa_decision sa_partial_accept(const struct sa_partial *slot, ui
     }
     return decision;
 }
-
-#endif

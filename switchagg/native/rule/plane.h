@@ -1,8 +1,7 @@
 /* The native data plane: S1 to S8 and H1 to H5 for several jobs, one packet at a time, no allocation per
    packet. It is a pure function of (registers, packet): it has no clock, no threads, no randomness. A single thread at
    a time may use a plane. */
-#ifndef SWITCHAGG_PLANE_H
-#define SWITCHAGG_PLANE_H
+#pragma once
 
 #include "switchagg/native/abi.h"
 #include "switchagg/native/rule/job.h"
@@ -87,5 +86,3 @@ SA_EXPORT uint8_t *sa_plane_registers(struct sa_plane *plane, uint32_t job_id, u
 
 /* Returns SA_OUTCOMES numbers, which are valid as long as the plane. */
 SA_EXPORT const uint64_t *sa_plane_counters(const struct sa_plane *plane);
-
-#endif

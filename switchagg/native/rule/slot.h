@@ -1,8 +1,7 @@
 /* The switch rule: S2 to S5 and G3 on the registers of one slot version, each touched once, in the order
    held, seen, marked, sums, verdict. User space and XDP share this source; the caller guarantees that nothing else
    accesses the slot meanwhile. */
-#ifndef SWITCHAGG_SLOT_H
-#define SWITCHAGG_SLOT_H
+#pragma once
 
 #include "switchagg/native/rule/wire.h"
 
@@ -90,5 +89,3 @@ SA_INLINE uint32_t sa_combine(enum sa_values action, uint32_t sum, uint32_t valu
     if (action == SA_ZERO) return 0;
     return sum;
 }
-
-#endif

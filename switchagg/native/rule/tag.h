@@ -1,8 +1,7 @@
 /* The arithmetic of tags (V2) modulo the prime 2^61 - 1: a pseudorandom function, SipHash-2-4, and the linear
    hash of a payload's words, sum of r_j * w_j with coefficients r_j that only holders of the key know. Twin of
    switchagg/tag.py. */
-#ifndef SWITCHAGG_TAG_H
-#define SWITCHAGG_TAG_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -82,5 +81,3 @@ uint64_t sa_hash_unsigned(const struct sa_linear_hash *hash, const uint8_t *payl
 
 /* The hash of hash->count words, read as numbers in two's complement. */
 uint64_t sa_hash_signed(const struct sa_linear_hash *hash, const uint8_t *payload);
-
-#endif

@@ -1,6 +1,5 @@
 /* The packet layout follows rules P1 to P6. Compiled for user space and, by clang, for BPF. */
-#ifndef SWITCHAGG_WIRE_H
-#define SWITCHAGG_WIRE_H
+#pragma once
 
 #ifdef __bpf__
 #include <linux/types.h>
@@ -152,5 +151,3 @@ SA_INLINE enum sa_outcome sa_fault(uint32_t kind, uint32_t elements, uint32_t si
     if (elements > SA_ELEMENTS_MAX || size != SA_HEADER_BYTES + 4 * elements) return SA_DROP_LENGTH;
     return SA_ABSORBED;
 }
-
-#endif

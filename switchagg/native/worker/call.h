@@ -4,8 +4,7 @@
 
        S0  S1 D D D ... D   S2 D D ... D   ...   D D ... D        (a scale chunk S for every group of E data chunks D)
            ^ data of group 0    ^ group 1              ^ last group */
-#ifndef SWITCHAGG_CALL_H
-#define SWITCHAGG_CALL_H
+#pragma once
 
 #include "switchagg/native/codecs/codec.h"
 #include "switchagg/native/worker/endpoint.h"
@@ -94,5 +93,3 @@ const uint8_t *sa_call_unmasked(const struct sa_call *call, uint32_t stream, uin
 /* Whether a result can be right: a sum by its tag; a maximum, to which this rank gives, is nowhere below its values (V6). */
 int sa_call_fits(struct sa_call *call, uint32_t stream, uint64_t chunk, uint64_t position, uint32_t kind, int gives,
                  const uint8_t *payload);
-
-#endif

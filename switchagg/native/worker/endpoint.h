@@ -2,8 +2,7 @@
    switchagg/endpoint.py and partial_endpoint.py, frame for frame and counter for counter the same. A pure state machine:
    its inputs are packets and the time. Only new and submit allocate, and in jobs with partial sums receive does. A single thread at a time may use it. Times are nanoseconds from any origin, not negative, never
    decreasing. */
-#ifndef SWITCHAGG_ENDPOINT_H
-#define SWITCHAGG_ENDPOINT_H
+#pragma once
 
 #include "switchagg/native/abi.h"
 #include "switchagg/native/codecs/codec.h"
@@ -144,5 +143,3 @@ uint64_t sa_endpoint_memory_bytes(const struct sa_endpoint *endpoint);
 /* For tests near the wrap of chunk numbers: continue as if all chunks of a stream below `chunk` were answered,
    with nothing submitted yet. */
 void sa_endpoint_start_at(struct sa_endpoint *endpoint, uint32_t stream, uint64_t chunk);
-
-#endif

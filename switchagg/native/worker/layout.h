@@ -1,7 +1,6 @@
 /* Where a call's values lie in its data chunks, and whose they are (W3, W13 and W14), as
    switchagg/layout.py: computed from the number of a data chunk, with nothing stored. */
-#ifndef SWITCHAGG_LAYOUT_H
-#define SWITCHAGG_LAYOUT_H
+#pragma once
 
 #include "switchagg/native/worker/endpoint.h"
 
@@ -64,5 +63,3 @@ static inline struct sa_span sa_layout_span(const struct sa_layout *layout, uint
     span.count = (uint32_t)(end - span.low < layout->width ? end - span.low : layout->width);
     return span;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* What an endpoint does besides in a job with partial sums (Q7), as switchagg/partial_endpoint.py: it takes
    results before their chunks are sent, abstains, and asks to finalise. Results that came early take memory as they come,
    SA_RETAINED_BYTES at most; where there is no more, none is taken, and the other workers wait. */
-#ifndef SWITCHAGG_PARTIAL_SUMS_H
-#define SWITCHAGG_PARTIAL_SUMS_H
+#pragma once
 
 #include "switchagg/native/rule/wire.h"
 #include "switchagg/native/worker/window.h"
@@ -77,5 +76,3 @@ void sa_partial_handle_timer(struct sa_partial_sums *sums, int64_t now_ns);
 static inline int64_t sa_partial_deadline_ns(const struct sa_partial_sums *sums) {
     return sums->presence && sums->closing.after != &sums->closing ? sums->closing.after->close_ns : -1;
 }
-
-#endif

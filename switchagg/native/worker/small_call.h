@@ -1,6 +1,5 @@
 /* A small call: so few float32 values that their codes are predicted, and one round trip is enough (F8, W16), as switchagg/calls/small_call.py. The call's head, one chunk with the codes, goes before it. */
-#ifndef SWITCHAGG_SMALL_CALL_H
-#define SWITCHAGG_SMALL_CALL_H
+#pragma once
 
 #include "switchagg/native/worker/call.h"
 
@@ -47,5 +46,3 @@ int sa_small_decide(struct sa_call *call, struct sa_predictions *predictions, co
 
 /* See sa_call_position: none counts until it is decided, nor what was wrong by then. */
 uint64_t sa_small_position(const struct sa_call *call, uint64_t row);
-
-#endif

@@ -1,7 +1,6 @@
 /* The retransmission timeout of RFC 6298, in whole nanoseconds, as switchagg/pacing.py: the one arithmetic of the window
    and of reliable messages. */
-#ifndef SWITCHAGG_TIMEOUT_H
-#define SWITCHAGG_TIMEOUT_H
+#pragma once
 
 #include <stdint.h>
 
@@ -23,5 +22,3 @@ static inline void sa_timeout_sample(struct sa_timeout *timeout, int64_t rtt_ns)
     if (rto_ns < timeout->rto_min_ns) rto_ns = timeout->rto_min_ns;
     timeout->rto_ns = rto_ns < timeout->rto_max_ns ? rto_ns : timeout->rto_max_ns;
 }
-
-#endif

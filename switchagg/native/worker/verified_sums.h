@@ -1,7 +1,6 @@
 /* Verified sums at a worker (V2 to V9): what a data chunk's tag is, and whether a result's fits, as
    switchagg/tag.py; and what masks those sums that are secret, too (X1 to X3), as switchagg/calls/mask.py. */
-#ifndef SWITCHAGG_VERIFIED_SUMS_H
-#define SWITCHAGG_VERIFIED_SUMS_H
+#pragma once
 
 #include "switchagg/native/rule/job.h"
 #include "switchagg/native/rule/mask.h"
@@ -49,5 +48,3 @@ void sa_verified_mask(const struct sa_verified_sums *sums, uint32_t stream, uint
    the next call. */
 const uint8_t *sa_verified_unmask(const struct sa_verified_sums *sums, uint32_t stream, uint64_t chunk, uint32_t kind,
                                   const uint8_t *payload);
-
-#endif

@@ -1,8 +1,7 @@
 /* The window of a stream at a worker says which chunks may be sent, which are lost, when to retransmit (W2, W3, W6 to
    W9, G6 and G7); step for step as switchagg/window.py. The window's lists link its slots, each of which
    is in one list at most, so that memory is fixed at the start. Chunk numbers are unwrapped. */
-#ifndef SWITCHAGG_WINDOW_H
-#define SWITCHAGG_WINDOW_H
+#pragma once
 
 #include "switchagg/native/worker/call.h"
 #include "switchagg/native/worker/endpoint.h"
@@ -187,5 +186,3 @@ void sa_window_time_out(struct sa_window *window, int64_t now_ns);
 
 /* The slot of the lowest chunk in flight; there is one while there is a deadline. */
 uint32_t sa_window_first_unanswered(const struct sa_window *window);
-
-#endif

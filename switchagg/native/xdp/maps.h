@@ -1,7 +1,6 @@
 /* What Python and the programs in the kernel share: configuration, and values of maps. Big-endian where the wire is. A
    BPF program includes it behind <linux/bpf.h>. */
-#ifndef SWITCHAGG_XDP_MAPS_H
-#define SWITCHAGG_XDP_MAPS_H
+#pragma once
 
 #include "switchagg/native/rule/wire.h"
 
@@ -114,5 +113,3 @@ struct sa_copies_job {
     uint16_t unused;
     struct sa_copies_member members[SA_WORKERS_MAX];
 };
-
-#endif

@@ -1,7 +1,6 @@
 /* Random numbers in BPF programs: a seeded generator per CPU, so that the numbers drawn on a CPU are the same in every
    run. The kernel chooses which packets a CPU handles, and in which order. */
-#ifndef SWITCHAGG_RANDOM_BPF_H
-#define SWITCHAGG_RANDOM_BPF_H
+#pragma once
 
 #include "switchagg/native/rule/wire.h"
 
@@ -15,5 +14,3 @@ SA_INLINE int sa_random_hit(uint64_t *state, uint32_t threshold) {
     *state = x;
     return (uint32_t)((x * 0x2545f4914f6cdd1dull) >> 32) < threshold;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Memory for messages that can't be received into their place; the last one given back is taken first: it is the
    likeliest to be in the cache. */
-#ifndef SWITCHAGG_HOSTS_BUFFERS_H
-#define SWITCHAGG_HOSTS_BUFFERS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -24,5 +23,3 @@ struct sa_spare *sa_spares_take(struct sa_spares *spares, uint64_t size_bytes);
 void sa_spares_give(struct sa_spares *spares, struct sa_spare *spare);
 
 void sa_spares_free(struct sa_spares *spares);
-
-#endif

@@ -1,6 +1,5 @@
 /* Compiles a plan into a program: the same nodes, in the same order, as tests/oracles/compiled_plan.py. */
-#ifndef SWITCHAGG_HOSTS_COMPILE_H
-#define SWITCHAGG_HOSTS_COMPILE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -25,5 +24,3 @@ struct sa_program *sa_program_compile(const struct sa_operations *operations, ui
    0's program, `first`. Pieces must have elements, and all the same number of segments. Returns NULL without memory. */
 struct sa_program *sa_program_turned(const struct sa_program *first, uint32_t turn);
 void sa_program_free(struct sa_program *program);
-
-#endif

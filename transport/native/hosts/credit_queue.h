@@ -1,7 +1,6 @@
 /* The most urgent message goes first, and a credit bounds the bytes below the queue: as
    transport/meshes/credit_queue.py. */
-#ifndef SWITCHAGG_HOSTS_CREDIT_QUEUE_H
-#define SWITCHAGG_HOSTS_CREDIT_QUEUE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,5 +28,3 @@ int sa_credit_queue_push(struct sa_credit_queue *queue, struct sa_credit_waiting
 
 /* The most urgent, if the credit allows; negative: no bound. The caller adds the bytes that the message takes of it. */
 bool sa_credit_queue_pop(struct sa_credit_queue *queue, int64_t credit_bytes, struct sa_credit_waiting *entry);
-
-#endif

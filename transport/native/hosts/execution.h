@@ -1,7 +1,6 @@
 /* Runs a dataflow program over an array: what has come and may be applied is applied, what is final may be sent. The
    same results, bit for bit, as tests/oracles/execution.py; compile.h compiles the programs. */
-#ifndef SWITCHAGG_HOSTS_EXECUTION_H
-#define SWITCHAGG_HOSTS_EXECUTION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -131,5 +130,3 @@ uint64_t sa_execution_moves(const struct sa_execution *execution);
 
 bool sa_execution_sends_left_to(const struct sa_execution *execution, uint32_t member);
 bool sa_execution_leaving_to(const struct sa_execution *execution, uint32_t member);
-
-#endif

@@ -5,8 +5,7 @@
 
    On the wire: u8 kind (0 message, 1 the sender leaves) | u8 bytes of head | u16 0 | u32 bytes of data | head, data. The
    head of an execution's message: 36 bytes that say which call | i32 priority | u32 step | u32 segment. Big-endian. */
-#ifndef SWITCHAGG_HOSTS_MESH_H
-#define SWITCHAGG_HOSTS_MESH_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -173,5 +172,3 @@ struct sa_mesh_execution *sa_mesh_find(struct sa_mesh *mesh, uint32_t member, co
 /* Nothing more comes by this connection, or by any of its member. */
 void sa_mesh_ended(struct sa_mesh *mesh, struct sa_connection *connection, enum sa_gone reason, int32_t number);
 void sa_mesh_lost(struct sa_mesh *mesh, struct sa_connection *connection, enum sa_gone reason, int32_t number);
-
-#endif

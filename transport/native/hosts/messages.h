@@ -1,6 +1,5 @@
 /* Messages of a mesh over TCP that are to be sent. */
-#ifndef SWITCHAGG_HOSTS_MESSAGES_H
-#define SWITCHAGG_HOSTS_MESSAGES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -33,5 +32,3 @@ void sa_messages_give(struct sa_messages *messages, struct sa_message *message);
 
 /* Free a chain of them. */
 void sa_messages_free(struct sa_message *first);
-
-#endif

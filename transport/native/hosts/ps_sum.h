@@ -1,8 +1,7 @@
 /* The arithmetic of a parameter server on a slice, bit for bit as transport/ps/ps_arithmetic.py does it in NumPy: one
    rounding per operation, in the order written there, so nothing here may be contracted to fused multiply-adds. Arrays
    may have any alignment and must not overlap. */
-#ifndef SWITCHAGG_PS_SUM_H
-#define SWITCHAGG_PS_SUM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -20,5 +19,3 @@ void sa_ps_divide(uint32_t dtype, uint8_t *values, uint64_t count, double diviso
    momentum if there is a velocity; with decay if it isn't 0. The gradient is not changed. */
 void sa_ps_step(uint32_t dtype, const struct sa_ps_step *step, uint8_t *weights, uint8_t *velocity, uint8_t *backup,
                 const uint8_t *gradient, uint64_t count);
-
-#endif

@@ -2,8 +2,7 @@
    transport/meshes/reliable.py, which describes it. Nothing is copied: segments name their message, which stays the
    caller's until its sender gives it back, wholly acknowledged. By then its receiver has handed it out.
    Times are in ns; a deadline of -1 is none. */
-#ifndef SWITCHAGG_HOSTS_RELIABLE_H
-#define SWITCHAGG_HOSTS_RELIABLE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -142,5 +141,3 @@ static inline struct sa_reliable_message *sa_receiver_message(struct sa_receiver
 uint32_t sa_segment_frame(const struct sa_segment *segment, const struct sa_reliable_config *config,
                           uint32_t connection, uint8_t *frame);
 uint32_t sa_ack_frame(const struct sa_ack *ack, uint32_t connection, uint8_t *frame);
-
-#endif

@@ -1,6 +1,5 @@
 /* A hash table from addresses to what the caller keeps for each: finds the sender of a packet in constant time. */
-#ifndef SWITCHAGG_DIRECTORY_H
-#define SWITCHAGG_DIRECTORY_H
+#pragma once
 
 #include "transport/native/network/udp.h"
 
@@ -22,5 +21,3 @@ void *sa_directory_find(const struct sa_directory *directory, const struct sa_ad
 int sa_directory_add(struct sa_directory *directory, const struct sa_address *address, void *value);
 void sa_directory_remove(struct sa_directory *directory, const struct sa_address *address);
 void sa_directory_free(struct sa_directory *directory);
-
-#endif

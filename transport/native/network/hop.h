@@ -1,7 +1,6 @@
 /* Tags of the packets of one job between a switch and its children (A1 to A5): at the switch of all
    children, at a child its own. Twin of transport/links/hop_tags.py. A single thread at a time may use a hop. */
-#ifndef SWITCHAGG_HOP_H
-#define SWITCHAGG_HOP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -38,5 +37,3 @@ void sa_hop_write_tag(const struct sa_hop *hop, const uint8_t *frame, uint64_t h
 
 /* The child has sent this packet: its chunk may be the newest (A4). */
 void sa_hop_note(struct sa_hop *hop, const uint8_t *frame);
-
-#endif

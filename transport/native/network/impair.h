@@ -4,8 +4,7 @@
    direction, number) alone: the same on every machine, however packets are bundled, and whatever happens at other
    ports. Every kind of fault draws a random number of its own, so that adding one kind never changes another. The
    generator is SplitMix64 (Steele, Lea, Flood 2014), indexed by the packet's number. */
-#ifndef SWITCHAGG_IMPAIR_H
-#define SWITCHAGG_IMPAIR_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -39,5 +38,3 @@ uint64_t sa_impair_key(uint64_t seed, uint32_t port, uint32_t direction);
    complement sum is the datagram modulo 65535, a burst changes it by ±2^s·D with D odd (its first bit) and |D| < 2^15,
    and that is never a multiple of 65535. So a corrupted packet is a dropped one, whatever its bytes. */
 void sa_fate_of(const struct sa_impairment *impairment, uint64_t key, uint64_t number, struct sa_fate *fate);
-
-#endif

@@ -1,8 +1,7 @@
 /* The queue of a port, with strict priority, a byte limit, ECN marks and a rate; and the pool that its packets are
    from. Pure: given the time, it returns the next departure. Only sa_pool_new allocates. A single thread at a time may use a
    queue and its pool. */
-#ifndef SWITCHAGG_QUEUE_H
-#define SWITCHAGG_QUEUE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -98,5 +97,3 @@ void sa_queue_put_back(struct sa_queue *queue, struct sa_packet *packet);
 
 /* Return all packets to the pool. */
 void sa_queue_clear(struct sa_queue *queue, struct sa_pool *pool);
-
-#endif

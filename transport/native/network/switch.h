@@ -7,8 +7,7 @@
    virtual time (a heap of departures and arrivals), which follows the clock: a late iteration doesn't shift departures.
    Without impairments results are written once, into memory that is sent to all ports. A single thread at a time may use
    it. */
-#ifndef SWITCHAGG_SWITCH_H
-#define SWITCHAGG_SWITCH_H
+#pragma once
 
 #include "transport/native/network/impair.h"
 #include "switchagg/native/rule/plane.h"
@@ -80,5 +79,3 @@ int sa_switch_run(struct sa_switch *sw, int64_t until_ns);
 
 /* SA_SWITCH_COUNTERS numbers that live as long as the switch. */
 const uint64_t *sa_switch_counters(const struct sa_switch *sw);
-
-#endif

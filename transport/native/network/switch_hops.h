@@ -1,6 +1,5 @@
 /* The tags of a switch's packets (A1 to A5), for switch.c. */
-#ifndef SWITCHAGG_SWITCH_HOPS_H
-#define SWITCHAGG_SWITCH_HOPS_H
+#pragma once
 
 #include "transport/native/network/switch_state.h"
 
@@ -12,5 +11,3 @@ bool sa_switch_verify(struct sa_switch *sw, const uint8_t *datagram, uint32_t *s
 
 /* Write the tags of a group's results for one of its ports where the next message's are, and return them. */
 const uint8_t *sa_switch_write_tags(struct sa_switch *sw, const struct group *group, uint32_t port);
-
-#endif

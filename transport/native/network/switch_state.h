@@ -1,6 +1,5 @@
 /* The state of a switch (switch.c): its ports with their links, results not yet sent, and sends. */
-#ifndef SWITCHAGG_SWITCH_STATE_H
-#define SWITCHAGG_SWITCH_STATE_H
+#pragma once
 
 #include "transport/native/network/switch.h"
 #include "transport/native/network/timeline.h"
@@ -100,5 +99,3 @@ struct sa_switch {
     int64_t flushed_ns; /* when outboxes were emptied last */
     int error;          /* -errno */
 };
-
-#endif

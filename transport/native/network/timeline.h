@@ -1,6 +1,5 @@
 /* A binary heap of events by time; events of the same nanosecond in the order in which they were pushed. */
-#ifndef SWITCHAGG_TIMELINE_H
-#define SWITCHAGG_TIMELINE_H
+#pragma once
 
 #include "transport/native/network/queue.h"
 
@@ -35,5 +34,3 @@ struct sa_timed sa_timeline_pop(struct sa_timeline *timeline);
 
 /* Remove all entries of a port, returning their packets to the pool. */
 void sa_timeline_forget(struct sa_timeline *timeline, uint32_t port, struct sa_pool *pool);
-
-#endif

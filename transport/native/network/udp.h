@@ -5,8 +5,7 @@
    accepted by one sa_udp_send leave in order. A datagram that the network refuses (no route, a peer's ICMP, interface
    down) is loss: accepted and counted. Only an invalid descriptor is an error, -errno. A single thread at a time may
    use a socket. */
-#ifndef SWITCHAGG_UDP_H
-#define SWITCHAGG_UDP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -119,5 +118,3 @@ struct sa_udp_state {
     struct sa_address fallback;
 };
 const struct sa_udp_state *sa_udp_state(const struct sa_udp *udp);
-
-#endif

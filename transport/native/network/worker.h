@@ -5,8 +5,7 @@
    Exactly one thread at a time runs the loop: a thread that waits for a call (sa_worker_wait), or else the background
    thread (sa_worker_run), which sleeps while another thread runs it or, without partial sums, no call is pending. The loop allocates nothing
    per packet. */
-#ifndef SWITCHAGG_WORKER_H
-#define SWITCHAGG_WORKER_H
+#pragma once
 
 #include "switchagg/native/worker/endpoint.h"
 #include "transport/native/network/hop.h"
@@ -72,5 +71,3 @@ int sa_worker_finish(struct sa_worker *worker, struct sa_event *events, uint32_t
 
 /* Returns SA_WORKER_COUNTERS numbers, which are valid as long as the worker. */
 const uint64_t *sa_worker_counters(const struct sa_worker *worker);
-
-#endif

@@ -12,8 +12,7 @@
    Any thread may call any function but sa_rdma_progress, which one thread at a time may be in. Functions return 0 or
    their result, or -errno: -EINVAL wrong arguments or state, -ENOMEM no memory or a queue is full, -EBUSY
    still in use, -ESHUTDOWN after sa_rdma_stop. Socket and eventfd are the caller's, to be closed after sa_rdma_free. */
-#ifndef SWITCHAGG_RDMA_H
-#define SWITCHAGG_RDMA_H
+#pragma once
 
 #include "transport/native/roce/qp.h"
 #include "transport/native/network/udp.h"
@@ -103,5 +102,3 @@ enum sa_rdma_counter {
 
 /* SA_RDMA_COUNTERS of them; and why the newest send was refused, an errno, 0 if none was. */
 void sa_rdma_counters(struct sa_rdma *rdma, uint64_t *counters, int32_t *send_errno);
-
-#endif

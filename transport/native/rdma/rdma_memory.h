@@ -3,8 +3,7 @@
    A key is (index in the table) << 8 | a byte that differs from the last one of this index, never 0; so the key of a
    deregistered region is recognised as wrong for the next 255 regions of its index. lkey and rkey are the same number;
    rkey is 0 for a region that a peer may not touch. */
-#ifndef SWITCHAGG_RDMA_MEMORY_H
-#define SWITCHAGG_RDMA_MEMORY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -50,5 +49,3 @@ struct sa_region *sa_memory_find(const struct sa_memory *memory, uint32_t key);
    and contains all those bytes; else NULL. A length of 0 must lie within the region or at its end. */
 uint8_t *sa_memory_reach(const struct sa_memory *memory, uint32_t domain, uint32_t key, uint64_t address,
                          uint64_t length, uint32_t access);
-
-#endif

@@ -1,6 +1,5 @@
 /* The wire side of an RDMA endpoint: bundles of packets of queue pairs to the socket, and from the socket to them. */
-#ifndef SWITCHAGG_RDMA_WIRE_H
-#define SWITCHAGG_RDMA_WIRE_H
+#pragma once
 
 #include <netinet/in.h>
 
@@ -54,5 +53,3 @@ bool sa_rdma_wire_answer(struct sa_rdma_wire *wire, struct sa_rdma_port *port);
 /* Gives what has arrived to the queue pairs among `ports` (at number mod ports_size, a power of two). Returns how many
    packets there were, or -errno. */
 int64_t sa_rdma_wire_receive(struct sa_rdma_wire *wire, struct sa_rdma_port **ports, uint32_t ports_size, int64_t now_ns);
-
-#endif

@@ -1,8 +1,7 @@
 /* The switch's end of UC queue pairs (R1 to R8): parses RoCEv2 packets, gives each chunk frame to a data
    plane as it arrives, and lays out results as WRITE_WITH_IMM messages for the workers' buffers. The plane's inputs are
    packets and the time; it has no socket, and allocates nothing per packet. A single thread at a time may use it. */
-#ifndef SWITCHAGG_UC_PLANE_H
-#define SWITCHAGG_UC_PLANE_H
+#pragma once
 
 #include "transport/native/roce/dcqcn.h"
 #include "switchagg/native/rule/plane.h"
@@ -80,5 +79,3 @@ SA_EXPORT void sa_uc_plane_lost(struct sa_uc_plane *rdma, uint32_t packets);
 
 /* Returns SA_UC_COUNTERS numbers, which are valid as long as `rdma`. */
 SA_EXPORT const uint64_t *sa_uc_plane_counters(const struct sa_uc_plane *rdma);
-
-#endif

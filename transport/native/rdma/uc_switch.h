@@ -3,8 +3,7 @@
        receive -> take each packet -> lay out what completed -> send
 
    A single thread at a time may use it. */
-#ifndef SWITCHAGG_UC_SWITCH_H
-#define SWITCHAGG_UC_SWITCH_H
+#pragma once
 
 #include "transport/native/rdma/uc_plane.h"
 
@@ -19,5 +18,3 @@ SA_EXPORT void sa_uc_switch_free(struct sa_uc_switch *sw);
 /* Serve until `wake` is written (1), CLOCK_MONOTONIC is until_ns (0), or an error: -errno. The caller may use the plane
    between two runs. */
 SA_EXPORT int sa_uc_switch_run(struct sa_uc_switch *sw, int64_t until_ns);
-
-#endif

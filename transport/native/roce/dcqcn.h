@@ -2,8 +2,7 @@
    and raised again step by step; and when a receiver sends a CNP. Pure state machines in integers: their inputs are
    bytes and the time; the same on every machine. It has no clock, and allocates nothing. Times are nanoseconds from any
    origin, not negative, never decreasing. A single thread at a time may use it. */
-#ifndef SWITCHAGG_DCQCN_H
-#define SWITCHAGG_DCQCN_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -75,5 +74,3 @@ struct sa_cnp_gate {
 
 /* A packet came with CE: whether a CNP goes back, at most one in interval_ns. */
 bool sa_cnp_due(struct sa_cnp_gate *gate, int64_t interval_ns, int64_t now_ns);
-
-#endif

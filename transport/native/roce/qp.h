@@ -12,8 +12,7 @@
    Beyond the specification: the window of unacknowledged packets is halved when packets were lost and grows back, as
    Ethernet here has no pause frames; UC treats packets with a PSN of the past as late or duplicate, and drops one that
    comes after more than 256 missing packets unless it follows another such. */
-#ifndef SWITCHAGG_QP_H
-#define SWITCHAGG_QP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -280,5 +279,3 @@ void sa_qp_finish_receive(struct sa_qp *qp, const struct sa_completion *completi
 void sa_qp_check_front(struct sa_qp *qp);
 /* To ERR: complete all work requests as flushed. */
 void sa_qp_fail(struct sa_qp *qp);
-
-#endif

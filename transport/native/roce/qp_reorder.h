@@ -5,8 +5,7 @@
    packets were late before; at first, and on a path that keeps the order, at once. A packet that comes twice after it
    was NAKed was late, not lost. The packets that the peer sends again for one NAK fill other gaps as well: those get
    time. */
-#ifndef SWITCHAGG_QP_REORDER_H
-#define SWITCHAGG_QP_REORDER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -47,5 +46,3 @@ bool sa_reorder_next(struct sa_reorder *reorder, uint32_t expected, int64_t now_
 void sa_reorder_naked(struct sa_reorder *reorder, uint32_t expected);
 /* A packet came that had come before. */
 void sa_reorder_repeated(struct sa_reorder *reorder, uint32_t psn);
-
-#endif

@@ -26,8 +26,7 @@
      undetected with probability 2^-26 or 2^-15, besides what UDP's own checksum finds, which Linux checks before us.
    - UDP checksums stay on: UDP_SEGMENT needs them, and the ICRC masks them.
    IPv6 has no identification. The header's flow label, traffic class and hop limit are masked. */
-#ifndef SWITCHAGG_ROCE_H
-#define SWITCHAGG_ROCE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -190,5 +189,3 @@ static inline int32_t sa_psn_distance(uint32_t a, uint32_t b) {
     uint32_t ahead = (a - b) & SA_ROCE_BITS24;
     return ahead < 1u << 23 ? (int32_t)ahead : (int32_t)ahead - (1 << 24);
 }
-
-#endif

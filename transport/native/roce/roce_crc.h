@@ -2,8 +2,7 @@
    multiplication where the processor has it (checked once), else sixteen table look-ups for 16 bytes. And its
    arithmetic: a CRC register is a polynomial over GF(2) of degree below 32, x^0 in the highest bit, modulo the CRC's
    own. */
-#ifndef SWITCHAGG_ROCE_CRC_H
-#define SWITCHAGG_ROCE_CRC_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -23,5 +22,3 @@ uint32_t sa_crc32_multiply(uint32_t a, uint32_t b);
 
 /* x^(-8 * bytes): undoes the shift by `bytes` bytes of zeros. */
 uint32_t sa_crc32_unshift(uint32_t bytes);
-
-#endif

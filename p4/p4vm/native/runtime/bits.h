@@ -1,7 +1,6 @@
 /* Bits of packets and values of any width. Bit 0 of a packet is the most significant bit of its first byte. Wide values
    are arrays of 64-bit limbs, least significant first, zero beyond their width: signed ones too (two's complement). */
-#ifndef P4_BITS_H
-#define P4_BITS_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -167,5 +166,3 @@ static inline uint64_t p4_slice64(const uint64_t *a, uint32_t limbs, uint32_t hi
     p4_wide_slice(&r, 1, a, limbs, high, low);
     return r;
 }
-
-#endif

@@ -1,8 +1,7 @@
 /* A generated program and the runtime share these declarations. A program is a `struct p4_program` of constants and
    functions; an engine runs one, one packet at a time. A single thread at a time may use an engine; engines share
    nothing. */
-#ifndef P4_P4VM_H
-#define P4_P4VM_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -387,5 +386,3 @@ P4_EXPORT void p4_engine_set_crc(struct p4_engine *engine, const struct p4_crc *
 /* The oldest record, to be read and then taken away; NULL: none. which: 0 log, 1 digests. */
 P4_EXPORT const struct p4_record *p4_engine_record(const struct p4_engine *engine, int which);
 P4_EXPORT void p4_engine_take_record(struct p4_engine *engine, int which);
-
-#endif

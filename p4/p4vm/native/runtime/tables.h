@@ -2,8 +2,7 @@
 
    A key is `words` limbs, in which fields are packed, then a field of limbs for each range. Entries with equal masks form
    a group; one hash of chains holds all groups, so exact tables ask once, lpm tables once per length in use. */
-#ifndef P4_TABLES_H
-#define P4_TABLES_H
+#pragma once
 
 #include <stdint.h>
 
@@ -73,5 +72,3 @@ struct p4_call p4_table_call(const struct p4_table *table, const struct p4_profi
 int p4_profile_set(struct p4_profile *profile, uint32_t member_count, const uint32_t *calls, const uint64_t *arguments,
                    uint64_t argument_count, uint32_t group_count, const uint32_t *firsts, const uint32_t *chosen);
 void p4_profile_free(struct p4_profile *profile);
-
-#endif
