@@ -254,7 +254,7 @@ class MemberOptions:
     link: str = "udp"
     """The link that carries the rank's packets, the switch's own; alike on every rank."""
     via: str = ROOT
-    """Name of the switch that the rank sends to, where a job has several (C18)."""
+    """Name of the switch that the rank sends to, where a job has several (C20)."""
     wait_for_slots: bool = derived(False)
     """The rank waits for room as long as its timeout says (C21)."""
 

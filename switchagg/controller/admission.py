@@ -337,7 +337,7 @@ class Controller:
         )
 
     def _shares(self, gathering: GatheringJob) -> tuple[Share, ...] | str:
-        """The shares of a complete gathering's job at each switch, or why that can't be (C18)."""
+        """The shares of a complete gathering's job at each switch, or why that can't be (C20)."""
         return self.switches.tree_for(gathering.vias, gathering.holding.slots, gathering.request.elements)
 
     def _end_jobs_of_lost(self) -> None:

@@ -101,7 +101,7 @@ DAEMON = (
             "systemd kills the switch", ("drain", "stop")),
 )  # fmt: skip
 HOSTS = (
-    TimeOut("hello", 5.0, "transport.meshes.tcp_gathering.HELLO_S", "constant", "M2",
+    TimeOut("hello", 5.0, "transport.meshes.tcp_gathering.HELLO_S", "constant", "M5",
             "a connection ends that has not proved to be a member's"),
     TimeOut("telling", 3.0, "transport.meshes.hello.TELL_S", "constant", "",
             "a member that knows why the job can't begin waits no longer for others to hear it"),

@@ -82,7 +82,7 @@ def sum_key(token: str, job: str, generation: int, nonces: Sequence[int]) -> byt
 
 
 def mask_key(token: str, job: str, generation: int, nonces: Sequence[int]) -> bytes:
-    """The key of a generation's masks (X2), of the same facts."""
+    """The key of a generation's masks (X1), of the same facts."""
     return _fresh_key(MASK_KEY_BYTES, b"sa masks", token, job, generation, nonces)
 
 

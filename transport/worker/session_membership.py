@@ -29,7 +29,7 @@ ANSWER_MARGIN_S = 5.0
 """How much longer than its own timeout a join may take to report that it failed."""
 
 GOES_ON = "goes on without the switch: "
-"""How the reason of a member begins that leaves the switch, and waits for the others at the hosts (L1)."""
+"""How the reason of a member begins that leaves the switch, and waits for the others at the hosts (L6)."""
 
 Lost = Callable[[AggregationFailed, bool], None]
 """on_failure(failure, recoverable): the membership has ended. recoverable: perhaps the switch alone is lost, or the

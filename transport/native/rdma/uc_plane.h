@@ -10,7 +10,7 @@
 
 struct sa_uc_plane;
 
-/* The queue pair for rank r of a job (R2). */
+/* The queue pair for rank r of a job (R3). */
 #define SA_UC_QUEUE_PAIR(rank, job_id) (0x800000u | (rank) << 16 | (job_id))
 
 #define SA_UC_RESULTS 256u     /* frames that may wait to be laid out */
