@@ -85,10 +85,10 @@ ARITHMETIC: dict[str, Callable[[int, int], int]] = {
 COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
-    "<": operator.lt,
     "<=": operator.le,
-    ">": operator.gt,
     ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
 }
 
 

@@ -1,17 +1,12 @@
 """Commands for registers, counters, meters and parser value sets."""
 
-from typing import TYPE_CHECKING
-
 from p4vm.commands.words import Command, table
-from p4vm.control.control_values import show_key
+from p4vm.control.control_values import Pair, show_key
+from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.engine import Crc, MeterRate
 
-if TYPE_CHECKING:
-    from p4vm.control.control_values import Pair
-    from p4vm.control.controlled_switch import ControlledSwitch
 
-
-def _register_read(switch: "ControlledSwitch", name: str, cells: int | range | None = None) -> str:
+def _register_read(switch: ControlledSwitch, name: str, cells: int | range | None = None) -> str:
     if cells is None:
         return f"{name}= {', '.join(map(str, switch.register_read_all(name)))}"
     if isinstance(cells, int):
@@ -21,35 +16,35 @@ def _register_read(switch: "ControlledSwitch", name: str, cells: int | range | N
     return f"{name}[{cells.start}-{cells.stop - 1}]= {', '.join(map(str, values))}"
 
 
-def _register_write(switch: "ControlledSwitch", name: str, cells: int | range, value: str) -> None:
+def _register_write(switch: ControlledSwitch, name: str, cells: int | range, value: str) -> None:
     if isinstance(cells, int):
         switch.register_write(name, cells, value)
     else:
         switch.register_write_range(name, cells.start, cells.stop - 1, value)
 
 
-def _direct(switch: "ControlledSwitch", name: str, what: str) -> list[str]:
+def _direct(switch: ControlledSwitch, name: str, what: str) -> list[str]:
     table = switch.table_of(switch.counters[name])
     return [] if table is None else [f"{what} direct counter for table {table}"]
 
 
-def _counter_text(switch: "ControlledSwitch", counts: tuple[int, int], name: str, index: int) -> str:
+def _counter_text(switch: ControlledSwitch, counts: tuple[int, int], name: str, index: int) -> str:
     packets, size_bytes = counts
     line = f"{name}[{index}]= ({size_bytes} bytes, {packets} packets)"
     return "\n".join([*_direct(switch, name, "this is the"), line])
 
 
-def _counter_written(switch: "ControlledSwitch", _: None, name: str, index: int, packets: int, size_bytes: int) -> str:
+def _counter_written(switch: ControlledSwitch, _: None, name: str, index: int, packets: int, size_bytes: int) -> str:
     return "\n".join([*_direct(switch, name, "writing to"), f"{name}[{index}] has been updated"])
 
 
-def _rates_text(switch: "ControlledSwitch", rates: tuple[MeterRate, ...], name: str, index: int) -> str:
+def _rates_text(switch: ControlledSwitch, rates: tuple[MeterRate, ...], name: str, index: int) -> str:
     if not rates:
         return "WARNING: expected 2 rates but only received 0"
     return "\n".join(f"{place}: info rate = {rate.rate}, burst size = {rate.burst}" for place, rate in enumerate(rates))
 
 
-def _members_text(switch: "ControlledSwitch", members: "list[tuple[Pair, ...]]", name: str) -> str:
+def _members_text(switch: ControlledSwitch, members: list[tuple[Pair, ...]], name: str) -> str:
     chosen = switch.value_sets[name]
     matches = chosen.matches or ("exact",) * len(chosen.types)
     return "\n".join(

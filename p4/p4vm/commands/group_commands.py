@@ -1,12 +1,8 @@
 """Commands for multicast groups, mirror sessions and output queues."""
 
-from typing import TYPE_CHECKING
-
 from p4vm.commands.words import Command, table
-
-if TYPE_CHECKING:
-    from p4vm.control.controlled_switch import ControlledSwitch
-    from p4vm.control.multicast_groups import Mirror
+from p4vm.control.controlled_switch import ControlledSwitch
+from p4vm.control.multicast_groups import Mirror
 
 
 def _port_map(ports: tuple[int, ...]) -> str:
@@ -14,16 +10,16 @@ def _port_map(ports: tuple[int, ...]) -> str:
     return "".join("1" if port in ports else "0" for port in range(max(ports, default=-1), -1, -1))
 
 
-def _node_created(switch: "ControlledSwitch", handle: int, rid: int, _: list[int]) -> str:
+def _node_created(switch: ControlledSwitch, handle: int, rid: int, _: list[int]) -> str:
     ports = _port_map(switch.nodes[handle].ports)
     return f"Creating node with rid {rid} , port map {ports} and lag map \nnode was created with handle {handle}"
 
 
-def _node_updated(switch: "ControlledSwitch", _: None, handle: int, ports: list[int]) -> str:
+def _node_updated(switch: ControlledSwitch, _: None, handle: int, ports: list[int]) -> str:
     return f"Updating node {handle} with port map {_port_map(switch.nodes[handle].ports)} and lag map "
 
 
-def _dump(switch: "ControlledSwitch") -> str:
+def _dump(switch: ControlledSwitch) -> str:
     lines = ["==========", "MC ENTRIES"]
     for group, handles in sorted(switch.groups.items()):
         lines += ["**********", f"mgrp({group})"]
@@ -34,7 +30,7 @@ def _dump(switch: "ControlledSwitch") -> str:
     return "\n".join([*lines, "==========", "LAGS", "=========="])
 
 
-def _mirror_text(switch: "ControlledSwitch", mirror: "Mirror", session: int) -> str:
+def _mirror_text(switch: ControlledSwitch, mirror: Mirror, session: int) -> str:
     if mirror.replicas:
         copies = ", ".join(f"(port={replica.port}, instance={replica.instance})" for replica in mirror.replicas)
         return f"MirroringSessionConfig(replicas=[{copies}])"

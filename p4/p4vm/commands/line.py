@@ -8,14 +8,11 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from p4vm.commands import cell_commands, group_commands, show_commands, table_commands
 from p4vm.commands.words import Command
+from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.source import P4Error, Position, read_text
-
-if TYPE_CHECKING:
-    from p4vm.control.controlled_switch import ControlledSwitch
 
 LINE_MAX = 1 << 16
 
@@ -44,7 +41,7 @@ REFUSED = {
 _OWN_WORDS = re.compile(r"Invalid (match key|runtime data|[a-zA-Z ]+ operation)\b")
 
 
-def run_command(switch: "ControlledSwitch", line: str) -> str:
+def run_command(switch: ControlledSwitch, line: str) -> str:
     """Carry out a line; the command's output, without a last newline. Raises P4Error."""
     if len(line) > LINE_MAX:
         raise P4Error(f"a line of {len(line)} characters; expected at most {LINE_MAX}")
@@ -68,7 +65,7 @@ def find(name: str) -> Command:
     raise P4Error(f"Unknown command: {name[:80]}; {remedy}")
 
 
-def run_file(switch: "ControlledSwitch", path: Path) -> str:
+def run_file(switch: ControlledSwitch, path: Path) -> str:
     """Carry out a file; the output of all lines. The first fault raises P4Error with the file's name and line."""
     printed = []
     with switch.batch():
@@ -105,7 +102,7 @@ def help_text(name: str = "") -> str:
     return f"Commands (help COMMAND says more):\n{table}"
 
 
-def complete(switch: "ControlledSwitch", line: str) -> list[str]:
+def complete(switch: ControlledSwitch, line: str) -> list[str]:
     """Completions of a line's last word."""
     words = line.split()
     if not words or (len(words) == 1 and not line.endswith(" ")):
@@ -123,7 +120,7 @@ def complete(switch: "ControlledSwitch", line: str) -> list[str]:
     return sorted(name for name in _candidates(switch, kinds[place], words[1:]) if name.startswith(start))
 
 
-def _candidates(switch: "ControlledSwitch", kind: str, before: list[str]) -> list[str]:
+def _candidates(switch: ControlledSwitch, kind: str, before: list[str]) -> list[str]:
     try:
         if kind == "table action":
             return list(switch.tables[before[0]].actions)

@@ -1,16 +1,12 @@
 """Commands that show what a program has, what a switch counted, and that reset all of it."""
 
-from typing import TYPE_CHECKING
-
 from p4vm.commands import words as command_words
 from p4vm.commands.words import Command
 from p4vm.control.control_tables import TableState, table_state
 from p4vm.control.control_values import BMV2_MATCHES, width_of
+from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.control.core import parameter_name
 from p4vm.ir import ir_nodes as ir
-
-if TYPE_CHECKING:
-    from p4vm.control.controlled_switch import ControlledSwitch
 
 
 def table_line(state: TableState) -> str:
@@ -26,11 +22,11 @@ def action_line(action: ir.TableAction) -> str:
     return f"{action.name:30} [{data}]"
 
 
-def _show_tables(switch: "ControlledSwitch") -> str:
+def _show_tables(switch: ControlledSwitch) -> str:
     return "\n".join(table_line(state) for _, state in sorted(switch.tables.parts.items()))
 
 
-def _show_actions(switch: "ControlledSwitch") -> str:
+def _show_actions(switch: ControlledSwitch) -> str:
     return "\n".join(action_line(action) for _, action in sorted(switch.actions().items()))
 
 
@@ -38,21 +34,21 @@ def _table_actions(state: TableState) -> list[str]:
     return [action_line(action) for action in sorted(state.table.actions, key=lambda action: action.name)]
 
 
-def _table_show_actions(switch: "ControlledSwitch", table: str) -> str:
+def _table_show_actions(switch: ControlledSwitch, table: str) -> str:
     return "\n".join(_table_actions(switch.tables[table]))
 
 
-def _table_info(switch: "ControlledSwitch", table: str) -> str:
+def _table_info(switch: ControlledSwitch, table: str) -> str:
     state = switch.tables[table]
     return "\n".join([table_line(state), "*" * 80, *_table_actions(state)])
 
 
-def _show_ports(switch: "ControlledSwitch") -> str:
+def _show_ports(switch: ControlledSwitch) -> str:
     lines = [f"{'port #':^10}{'iface name':^20}{'status':^10}extra info", "=" * 50]
     return "\n".join([*lines, *(f"{port:^10}{name:^20}{'UP':^10}" for port, name in sorted(switch.ports.items()))])
 
 
-def _show_pvs(switch: "ControlledSwitch") -> str:
+def _show_pvs(switch: ControlledSwitch) -> str:
     return "\n".join(
         f"{name:30} [compressed bitwidth:{sum(width_of(kind) for kind in part.types)}]"
         for name, part in sorted(switch.value_sets.parts.items())
@@ -76,7 +72,7 @@ def describe(program: ir.ProgramIr) -> list[str]:
     return lines
 
 
-def _show_arrays(switch: "ControlledSwitch") -> str:
+def _show_arrays(switch: ControlledSwitch) -> str:
     lines = []
     for kind, names in (("register", switch.registers), ("counter", switch.counters), ("meter", switch.meters)):
         for name, instance in sorted(names.parts.items()):
@@ -85,7 +81,7 @@ def _show_arrays(switch: "ControlledSwitch") -> str:
     return "\n".join(lines)
 
 
-def _switch_info(switch: "ControlledSwitch") -> str:
+def _switch_info(switch: ControlledSwitch) -> str:
     counted = switch.engine.counters
     rows = {
         "program": switch.program.file,

@@ -1,21 +1,17 @@
 """Commands for tables, action profiles and selectors."""
 
-from typing import TYPE_CHECKING
-
 from p4vm.commands.words import Command, data_words, keys_text, short_data_words, table
+from p4vm.control.control_profiles import ProfileState
 from p4vm.control.control_tables import TableState
 from p4vm.control.control_values import BMV2_MATCHES, show_key
+from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.engine import ActionCall, GroupRef, MemberRef, TableEntry
-
-if TYPE_CHECKING:
-    from p4vm.control.control_profiles import ProfileState
-    from p4vm.control.controlled_switch import ControlledSwitch
 
 RULE = "=========="
 STARS = "**********"
 
 
-def _added(switch: "ControlledSwitch", handle: int, table: str, action: str, *_: object) -> str:
+def _added(switch: ControlledSwitch, handle: int, table: str, action: str, *_: object) -> str:
     state = switch.tables[table]
     entry = state.entries[handle]
     return "\n".join(
@@ -34,16 +30,16 @@ def _call_lines(state: TableState, action: str, call: ActionCall | MemberRef | G
     return [f"{'action:':<20} {action}", f"{'runtime data:':<20} {data}"]
 
 
-def _modified(switch: "ControlledSwitch", _: None, table: str, action: str, handle: int, data: list[str]) -> str:
+def _modified(switch: ControlledSwitch, _: None, table: str, action: str, handle: int, data: list[str]) -> str:
     return f"Modifying entry {handle} for {switch.tables[table].kind} match table {table}"
 
 
-def _default_set(switch: "ControlledSwitch", _: None, table: str, action: str, data: list[str]) -> str:
+def _default_set(switch: ControlledSwitch, _: None, table: str, action: str, data: list[str]) -> str:
     state = switch.tables[table]
     return "\n".join([f"Setting default action of {table}", *_call_lines(state, action, state.default)])
 
 
-def _indirect_added(switch: "ControlledSwitch", handle: int, table: str, *_: object) -> str:
+def _indirect_added(switch: ControlledSwitch, handle: int, table: str, *_: object) -> str:
     name = switch.tables.full(table)
     return f"Adding entry to indirect match table {name}\nEntry has been added with handle {handle}"
 
@@ -71,7 +67,7 @@ def _entry_lines(state: TableState, entry: TableEntry) -> list[str]:
     return [*lines, _action_line(state, entry.action)]
 
 
-def _profile_lines(profile: "ProfileState") -> list[str]:
+def _profile_lines(profile: ProfileState) -> list[str]:
     lines = [RULE, "MEMBERS"]
     for handle in profile.members:
         lines += [STARS, *_member_lines(profile, handle)]
@@ -82,17 +78,17 @@ def _profile_lines(profile: "ProfileState") -> list[str]:
     return lines
 
 
-def _member_lines(profile: "ProfileState", handle: int) -> list[str]:
+def _member_lines(profile: ProfileState, handle: int) -> list[str]:
     call = profile.members[handle]
     chosen = profile.table_actions[call.action]
     return [f"Dumping member {handle}", f"Action entry: {chosen.name} - {', '.join(short_data_words(chosen, call))}"]
 
 
-def _group_lines(profile: "ProfileState", handle: int) -> list[str]:
+def _group_lines(profile: ProfileState, handle: int) -> list[str]:
     return [f"Dumping group {handle}", f"Members: [{', '.join(map(str, profile.groups[handle]))}]"]
 
 
-def _table_dump(switch: "ControlledSwitch", table: str) -> str:
+def _table_dump(switch: ControlledSwitch, table: str) -> str:
     state = switch.tables[table]
     lines = [RULE, "TABLE ENTRIES"]
     for entry in state.entries.values():
@@ -102,26 +98,26 @@ def _table_dump(switch: "ControlledSwitch", table: str) -> str:
     return "\n".join([*lines, RULE, "Dumping default entry", _action_line(state, state.default), RULE])
 
 
-def _table_dump_entry(switch: "ControlledSwitch", table: str, handle: int) -> str:
+def _table_dump_entry(switch: ControlledSwitch, table: str, handle: int) -> str:
     state = switch.tables[table]
     return "\n".join(_entry_lines(state, switch._entry(state, handle)))
 
 
-def _table_dump_entry_from_key(switch: "ControlledSwitch", table: str, keys: list[str], priority: int | None) -> str:
+def _table_dump_entry_from_key(switch: ControlledSwitch, table: str, keys: list[str], priority: int | None) -> str:
     return _table_dump_entry(switch, table, switch.table_find(table, keys, priority))
 
 
-def _dump_profile(switch: "ControlledSwitch", name: str) -> str:
+def _dump_profile(switch: ControlledSwitch, name: str) -> str:
     return "\n".join(_profile_lines(switch.profiles[name]))
 
 
-def _dump_member(switch: "ControlledSwitch", name: str, handle: int) -> str:
+def _dump_member(switch: ControlledSwitch, name: str, handle: int) -> str:
     profile = switch.profiles[name]
     switch._member(profile, handle)
     return "\n".join(_member_lines(profile, handle))
 
 
-def _dump_group(switch: "ControlledSwitch", name: str, handle: int) -> str:
+def _dump_group(switch: ControlledSwitch, name: str, handle: int) -> str:
     profile = switch._selector(name)
     switch._members_of(profile, handle)
     return "\n".join(_group_lines(profile, handle))
@@ -197,7 +193,7 @@ def _for_table(name: str, older: str) -> Command:
     """The older form of an act_prof_ command: it names a table of the profile."""
     command = next(row for row in _COMMANDS if row.name == f"act_prof_{name}")
 
-    def calls(switch: "ControlledSwitch", table: str, *values: object) -> object:
+    def calls(switch: ControlledSwitch, table: str, *values: object) -> object:
         return command.call(switch, switch._profile_of(switch.tables[table]).name, *values)
 
     usage = command.usage.replace(f"act_prof_{name}", f"{older}_{name}").replace("PROFILE", "TABLE")

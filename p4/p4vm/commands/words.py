@@ -4,17 +4,14 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from p4vm.control.control_values import BMV2_MATCHES, hex_bytes, show_key
+from p4vm.control.control_tables import TableState
+from p4vm.control.control_values import BMV2_MATCHES, Pair, hex_bytes, show_key
+from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.engine import ActionCall, MeterRate
 from p4vm.ir import ir_nodes as ir
 from p4vm.source import P4Error
-
-if TYPE_CHECKING:
-    from p4vm.control.control_tables import TableState
-    from p4vm.control.control_values import Pair
-    from p4vm.control.controlled_switch import ControlledSwitch
 
 NAMED = {"TABLE": "table", "PROFILE": "profile", "REGISTER": "register", "COUNTER": "counter", "METER": "meter"}
 NAMED |= {"VALUE_SET": "value set"}
@@ -113,7 +110,7 @@ RESTS: dict[str, Callable[[list[str]], object]] = {
 """Last words of a usage -> what reads all that is left of a line."""
 
 
-def _keyed(state: "TableState", words: list[str], after: str) -> list[object]:
+def _keyed(state: TableState, words: list[str], after: str) -> list[object]:
     """Words of the key, those after => and the priority; what stands `after` it: PARAMETERS…, a handle, or nothing."""
     rest = list(words)
     priority = None
@@ -208,7 +205,7 @@ class Command:
         named = NAMED[words[0]]
         return (named, f"{named} action") if words[1:2] == ["ACTION"] else (named,)
 
-    def read(self, switch: "ControlledSwitch", words: list[str]) -> list[object]:
+    def read(self, switch: ControlledSwitch, words: list[str]) -> list[object]:
         """The values that a line's words stand for. Raises P4Error."""
         form, count = self.form, len(words)
         if count < form.least or (form.most is not None and count > form.most):
@@ -228,11 +225,11 @@ class Command:
             return P4Error(f"Insufficient number of args, expected {least} but got {count}; {self.usage}")
         return P4Error(f"Wrong number of args, expected {most} but got {count}; {self.usage}")
 
-    def call(self, switch: "ControlledSwitch", *values: object) -> Any:
+    def call(self, switch: ControlledSwitch, *values: object) -> Any:
         """Carry it out; what the switch answers. Raises P4Error."""
         return getattr(switch, self.name)(*values) if self.calls is None else self.calls(switch, *values)
 
-    def run(self, switch: "ControlledSwitch", words: list[str]) -> str:
+    def run(self, switch: ControlledSwitch, words: list[str]) -> str:
         """Carry out a line; what it prints. Raises P4Error."""
         values, prints = self.read(switch, words), self.prints
         result = self.call(switch, *values)
@@ -264,7 +261,7 @@ def data_words(table_action: ir.TableAction, call: ActionCall, separator: str = 
     ]
 
 
-def keys_text(keys: list[ir.Key], pairs: "tuple[Pair, ...]") -> str:
+def keys_text(keys: list[ir.Key], pairs: tuple[Pair, ...]) -> str:
     """A key as table_add repeats it: EXACT-0a:00:00:01."""
     return "\t".join(
         f"{BMV2_MATCHES[key.match].upper()}-{show_key(pair, key.expression.type, key.match, ':')}"

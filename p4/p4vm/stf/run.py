@@ -16,11 +16,11 @@
 - Time is the test's own: 1 ms a packet, 1 s a `wait`.
 """
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from p4vm.bit_arithmetic import COMPARISONS
 from p4vm.commands.line import error_line, file_lines, run_command
 from p4vm.control.controlled_switch import ControlledSwitch
 from p4vm.source import P4Error, Position
@@ -42,15 +42,6 @@ PACKET_US = 1000
 WAIT_US = 1_000_000
 PRIORITY_TOP = 1_000_000
 """In STF a greater priority wins; in the engine the smaller: this less it."""
-
-_RELATIONS: dict[str, Callable[[int, int], bool]] = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-}
 
 
 @dataclass(slots=True)
@@ -180,7 +171,7 @@ class _Test:
             self._print(f"{statement.counter}[{statement.index}]= ({size_bytes} bytes, {packets} packets)")
             return
         value = packets if statement.unit == "packets" else size_bytes
-        if not _RELATIONS[statement.relation](value, statement.number):
+        if not COMPARISONS[statement.relation](value, statement.number):
             self.result.failures.append(
                 f"{_place(statement.position)}: {statement.counter}({statement.index}): {value} {statement.unit}; "
                 f"expected {statement.relation} {statement.number}"

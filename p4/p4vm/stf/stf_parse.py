@@ -4,13 +4,13 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from p4vm.bit_arithmetic import COMPARISONS
 from p4vm.commands.line import COMMANDS
 from p4vm.control.control_values import SEPARATORS
 from p4vm.source import P4Error, Position
 
 PORT_MAX = 65_535
 LINES_MAX = 2_000_000
-RELATIONS = ("==", "!=", "<=", ">=", "<", ">")
 UNITS = ("packets", "bytes")
 
 NUMBER = r"0[xX][0-9a-fA-F*]+|0[bB][01*]+|0[oO][0-7*]+|[0-9]+"
@@ -314,8 +314,8 @@ def _check_counter(words: _Words, position: Position) -> CheckCounter:
     if unit not in UNITS:
         raise P4Error(f"check_counter counts packets or bytes, not {unit}", position)
     relation = words.text if words.kind == "mark" else ""
-    if relation not in RELATIONS:
-        raise words.wrong(f"one of {' '.join(RELATIONS)}")
+    if relation not in COMPARISONS:
+        raise words.wrong(f"one of {' '.join(COMPARISONS)}")
     words.step()
     sign = -1 if words.skip("-") else 1
     number = sign * _integer(words, "a number of packets or bytes")

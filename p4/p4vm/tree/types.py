@@ -7,6 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+class Named:
+    """A type that is written as its name."""
+
+    __slots__ = ()
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
 @dataclass(frozen=True, slots=True)
 class BitsType:
     """bit<width>, or int<width> where signed. width 0 is allowed."""
@@ -37,13 +47,10 @@ class VarbitsType:
 
 
 @dataclass(frozen=True, slots=True)
-class SimpleType:
+class SimpleType(Named):
     """bool, error, string, match_kind, void, and `_` (a don't-care type argument) by name."""
 
     name: str
-
-    def __str__(self) -> str:
-        return self.name
 
 
 BOOL = SimpleType("bool")
@@ -55,7 +62,7 @@ INTEGER = IntegerType()
 
 
 @dataclass(frozen=True, slots=True)
-class EnumType:
+class EnumType(Named):
     """base: underlying type of a serializable enum; values: its members' numbers (0, 1, … without base)."""
 
     name: str
@@ -63,21 +70,15 @@ class EnumType:
     base: BitsType | None = field(default=None, compare=False)
     values: tuple[int, ...] = field(default=(), compare=False)
 
-    def __str__(self) -> str:
-        return self.name
-
 
 @dataclass(frozen=True, slots=True)
-class StructureType:
+class StructureType(Named):
     """kind: struct, header, header_union. name: with type arguments if generic, as in `Pair<bit<8>, bool>`."""
 
     kind: str
     name: str
     fields: "tuple[tuple[str, Type], ...]" = field(compare=False)
     annotations: tuple[tuple[str, str], ...] = field(default=(), compare=False)
-
-    def __str__(self) -> str:
-        return self.name
 
     def field_type(self, name: str) -> "Type | None":
         return next((kind for field_name, kind in self.fields if field_name == name), None)
@@ -116,25 +117,19 @@ class SetType:
 
 
 @dataclass(frozen=True, slots=True)
-class NewType:
+class NewType(Named):
     """type T name: as T, but another type; converts to and from T by cast only."""
 
     name: str
     original: "Type" = field(compare=False)
 
-    def __str__(self) -> str:
-        return self.name
-
 
 @dataclass(frozen=True, slots=True)
-class TypeVariable:
+class TypeVariable(Named):
     """A type parameter, bound when its generic declaration is used. owner: that declaration's name."""
 
     name: str
     owner: str
-
-    def __str__(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True, slots=True)

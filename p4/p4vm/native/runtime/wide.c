@@ -143,11 +143,7 @@ void p4_wide_shr(uint64_t *result, const uint64_t *a, uint64_t by, uint32_t limb
         memset(result, 0, limbs * sizeof *result);
         return;
     }
-    uint32_t skip = (uint32_t)(by / 64), shift = by % 64;
-    for (uint32_t i = 0; i < limbs; i++) {
-        uint64_t high = i + skip < limbs ? a[i + skip] >> shift : 0;
-        result[i] = high | (shift && i + skip + 1 < limbs ? a[i + skip + 1] << (64 - shift) : 0);
-    }
+    p4_wide_slice(result, limbs, a, limbs, width - 1, (uint32_t)by);
 }
 
 void p4_wide_sar(uint64_t *result, const uint64_t *a, uint64_t by, uint32_t limbs, uint32_t width) {
