@@ -10,16 +10,20 @@
 | "order"  | their running number                 | in the same order on all ranks                | torch's group |
 """
 
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
 from switchagg.calls.call_request import CallRequest
 from switchagg.codecs.array_codec import Tensors
 from switchagg.codecs.compression import Compression
 from switchagg.description import Kind
+from switchagg.errors import SwitchaggError
 
 Array = NDArray[Any]
 Matching = Literal["key", "class", "order"]
@@ -99,45 +103,107 @@ class AllreduceGroup(Protocol):
         """Leave; pending calls fail. A second `close`, or one in a forked child, does nothing."""
 
 
-class Group(AllreduceGroup, Protocol):
-    """All collectives. `open_group` returns a group; it is also a context manager, which closes it.
+class Group(ABC):
+    """All collectives: an `AllreduceGroup` that `open_group` returns; as a context manager it closes itself.
 
+    A subclass says what becomes of a `CallRequest`, and how it closes; most of its methods need its own process.
     row: floats of a call share an exponent within so many values from the array's begin; 1 where they don't. means:
     kinds of calls that also have op "avg", of floats: partial sums divide by the ranks in them, exact sums round once.
     """
 
-    @property
-    def row(self) -> int: ...
+    job: str
+    rank: int
+    workers: int
+    method: str
+    matching: Matching
+    classes: tuple[int, ...] = ()
+    row: int = 1
+    means: tuple[Kind, ...] = ()
+    compression: Compression | None
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def _require_process(self) -> None:
+        """Raise SwitchaggError in a forked child."""
+        if os.getpid() != self._pid:
+            raise SwitchaggError(
+                f"job {self.job}, rank {self.rank}: this group belongs to process {self._pid}; a forked child must "
+                f"open its own"
+            )
 
     @property
-    def means(self) -> tuple[Kind, ...]: ...
+    @abstractmethod
+    def link(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def core(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def counters(self) -> Mapping[str, int]: ...
+
+    @property
+    @abstractmethod
+    def failure(self) -> BaseException | None: ...
+
+    @abstractmethod
+    def set_credit(self, credit_bytes: int | None) -> None: ...
+
+    @abstractmethod
+    def status(self) -> Mapping[str, Any]: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
+    def submit(self, request: CallRequest, array: Array) -> "Future[Any]":
+        """Make the call that is described, of this array: each of the others is such a request."""
+
+    @abstractmethod
+    def give_up(self, reason: str) -> None:
+        """Fail soon, on all ranks, since a call of the group has taken too long: for this reason, and with the names of
+        the ranks that it waits for. Nothing happens while no call is under way."""
+
+    def allreduce(
+        self,
+        array: Array,
+        op: str = "sum",
+        *,
+        key: int | None = None,
+        priority: int = 0,
+        tensors: Tensors | None = None,
+    ) -> "Future[Array]":
+        """See `AllreduceGroup`."""
+        return self.submit(CallRequest("allreduce", op, key, priority, tensors=tensors), array)
 
     def reduce_scatter(
         self, array: Array, op: str = "sum", *, key: int | None = None, priority: int = 0
     ) -> "Future[Array]":
         """Combine; a rank has its own shard then (`own_shard`), to which the future resolves. The rest is undefined."""
+        return self.submit(CallRequest("reduce_scatter", op, key, priority), array)
 
     def reduce(
         self, array: Array, op: str = "sum", root: int = 0, *, key: int | None = None, priority: int = 0
     ) -> "Future[Array]":
         """Combine; rank `root` has the result in its array then. The arrays of the other ranks are undefined."""
+        return self.submit(CallRequest("reduce", op, key, priority, root), array)
 
     def all_gather(self, array: Array, *, key: int | None = None, priority: int = 0) -> "Future[Array]":
         """Every rank has filled its own shard, and has all then."""
+        return self.submit(CallRequest("all_gather", "sum", key, priority), array)
 
     def broadcast(self, array: Array, root: int = 0, *, key: int | None = None, priority: int = 0) -> "Future[Array]":
         """The array of rank `root` on every rank."""
+        return self.submit(CallRequest("broadcast", "sum", key, priority, root), array)
 
     def barrier(self, *, key: int | None = None, priority: int = 0) -> "Future[None]":
         """Done when every rank has called it."""
+        return self.submit(CallRequest("barrier", "sum", key, priority), np.empty(0, np.uint8))
 
-    def submit(self, request: "CallRequest", array: Array) -> "Future[Any]":
-        """Make the call that is described, of this array: each of the others is such a request."""
+    def __enter__(self) -> Self:
+        return self
 
-    def give_up(self, reason: str) -> None:
-        """Fail soon, on all ranks, since a call of the group has taken too long: for this reason, and with the names of
-        the ranks that it waits for. Nothing happens while no call is under way."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self.close()

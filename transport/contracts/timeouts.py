@@ -147,16 +147,6 @@ TIME_OUTS = {time_out.name: time_out for time_out in (*SWITCH, *DAEMON, *HOSTS, 
 """All, by name."""
 
 
-def inversions(time_outs: dict[str, TimeOut]) -> list[str]:
-    """What is wrong in a table: time-outs that aren't longer than those that must end first."""
-    faults = []
-    for time_out in time_outs.values():
-        inner_s = sum(time_outs[name].seconds for name in time_out.exceeds)
-        if time_out.exceeds and time_out.seconds <= inner_s:
-            faults.append(f"{time_out.name} {time_out.seconds:g} s: {' + '.join(time_out.exceeds)} last {inner_s:g} s")
-    return faults
-
-
 def table(time_outs: tuple[TimeOut, ...]) -> str:
     """The time-outs that are no constants, as a table in Markdown."""
     rows = ["| time-out | seconds | set by | then |", "|---|---|---|---|"]

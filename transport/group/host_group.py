@@ -19,9 +19,8 @@ from switchagg.native.native_exact import in_c
 from transport.bounded.group_party import BoundedGroupParty
 from transport.collectives.auto import AutoParty
 from transport.collectives.collective_party import CollectiveParty
-from transport.contracts.group_contract import Array, Matching
+from transport.contracts.group_contract import Array, Group, Matching
 from transport.group.coded_sums import CodedSums
-from transport.group.group_base import GroupBase
 from transport.group.staging import Staged, checked, ops_of
 from transport.meshes.mesh import Mesh, Party
 from transport.meshes.mesh_loop import CREDIT_BYTES, MeshLoop
@@ -50,16 +49,16 @@ class Submit(Protocol):
     def __call__(self, request: CallRequest, array: Array, *, now_ns: int) -> Any: ...
 
 
-class HostGroup(GroupBase):
-    """A group whose ranks talk to each other, or to servers: a `contract.Group`. Made by `open_group`; `close` it.
+class HostGroup(Group):
+    """A group whose ranks talk to each other, or to servers. Made by `open_group`; `close` it.
 
     mesh, party: the group's from now on. submit: how the party begins a call. Doesn't survive a fork: in a child every
     method but `close` raises SwitchaggError.
     """
 
     matching: Matching = "key"
-    classes = ()
     core = "python"
+    link = ""
 
     def __init__(
         self,
@@ -79,8 +78,7 @@ class HostGroup(GroupBase):
         self._closed = False
         self._coding = threading.Lock()  # around what begins a coded call
         self._coded: CodedSums | None = None
-        self.compression: Compression | None = None
-        self.row = 1
+        self.compression = None
         self._loop = MeshLoop(
             mesh, party, job=job, on_iteration=self._finish, on_end=self._end, credit_bytes=credit_bytes
         )
@@ -88,7 +86,7 @@ class HostGroup(GroupBase):
         listen()
 
     def submit(self, request: CallRequest, array: Array) -> "Future[Any]":
-        """See `GroupBase`."""
+        """See `Group`."""
         self._require_process()
         result = request.result_of(array, self.rank, self.workers)
         request, staged = self._staged(request, array)

@@ -16,8 +16,7 @@ import numpy as np
 
 from switchagg.calls.call_request import CallRequest
 from switchagg.description import COMBINING
-from transport.contracts.group_contract import Array, Matching
-from transport.group.group_base import GroupBase
+from transport.contracts.group_contract import Array, Group, Matching
 from transport.group.staging import SWITCH, Staged, checked, ops_of, stage
 from transport.worker.codec_thread import ended_future, pass_on
 from transport.worker.join_options import JoinOptions
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from transport.group.moving_session import MovingSession
 
 
-class SwitchGroup(GroupBase):
-    """A rank's place: a `contract.Group`. `join` makes it, or a caller with a session, which the group owns then.
+class SwitchGroup(Group):
+    """A rank's place. `join` makes it, or a caller with a session, which the group owns then.
 
     `staging` says as which type each type travels. float32 and float64 have the error bound of
     `switchagg.codecs.fixed_point`; any NaN makes a maximum NaN; there are no maxima of 64 bits. With partial sums
@@ -64,7 +63,7 @@ class SwitchGroup(GroupBase):
         return cls(SwitchSession.join(switch, job, rank, workers, options, cancelled))
 
     def submit(self, request: CallRequest, array: Array) -> "Future[Any]":
-        """See `GroupBase`."""
+        """See `Group`."""
         request = checked(request, array, self.workers, ops_of(request.kind, array.dtype, self.means))
         mean = request.op == "avg"
         if request.kind in COMBINING:

@@ -18,8 +18,7 @@ from switchagg.codecs.spec import CodecSpec
 from switchagg.description import COMBINING
 from switchagg.errors import JobError
 from switchagg.native.native_exact import in_c
-from transport.contracts.group_contract import Array, Matching
-from transport.group.group_base import GroupBase
+from transport.contracts.group_contract import Array, Group, Matching
 from transport.group.staging import SWITCH, checked, ops_of, stage
 from transport.torch.process_group import TorchGroup
 from transport.worker.codec_thread import ended_future, pass_on
@@ -64,7 +63,7 @@ def make_gloo(store: Store, rank: int, workers: int, timeout: timedelta, devices
     return make(store, rank, workers, how)
 
 
-class GlooGroup(GroupBase):
+class GlooGroup(Group):
     """Sums and means of floats by the codec, in plain allreduces of a Gloo of its own: a `Group` of these calls alone.
 
     They are matched by their order. A call that takes too long ends with Gloo's own time-out.
@@ -72,8 +71,6 @@ class GlooGroup(GroupBase):
 
     method, link, core = "gloo", "", "torch"
     matching: Matching = "order"
-    classes = ()
-    row = 1
     means = COMBINING
 
     def __init__(self, gloo: Any, job: str, spec: CodecSpec) -> None:
@@ -84,7 +81,7 @@ class GlooGroup(GroupBase):
         self._coded = CodedSessionCalls(self._allreduce, self.compression, lambda reason: self.close())
 
     def submit(self, request: CallRequest, array: Array) -> "Future[Any]":
-        """See `GroupBase`."""
+        """See `Group`."""
         self._require_process()
         request = checked(request, array, self.workers, ops_of(request.kind, array.dtype, self.means))
         if request.kind not in COMBINING:

@@ -20,7 +20,6 @@ from transport.contracts.timeouts import (
     RECOVERY_S,
     TIME_OUTS,
     TimeOut,
-    inversions,
     long_lease,
 )
 from transport.switch.daemon import SwitchDaemon
@@ -64,6 +63,16 @@ def test_the_table_has_the_numbers_that_are_used(entry: TimeOut) -> None:
         assert seconds(value_at(entry.where), entry.where) == pytest.approx(entry.seconds)
     else:
         assert COMPUTED[entry.name] == entry.seconds
+
+
+def inversions(time_outs: dict[str, TimeOut]) -> list[str]:
+    """What is wrong in a table: time-outs that aren't longer than those that must end first."""
+    faults = []
+    for time_out in time_outs.values():
+        inner_s = sum(time_outs[name].seconds for name in time_out.exceeds)
+        if time_out.exceeds and time_out.seconds <= inner_s:
+            faults.append(f"{time_out.name} {time_out.seconds:g} s: {' + '.join(time_out.exceeds)} last {inner_s:g} s")
+    return faults
 
 
 def test_no_time_out_ends_before_those_inside_it() -> None:
