@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any, cast
 
 import numpy as np
@@ -78,7 +79,8 @@ def recut(state: Mapping[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]
             parameter, low = _cut(name)
             parts.setdefault(parameter, []).append((low, values))
         joined = {
-            parameter: np.concatenate([v for _, v in sorted(pieces, key=_first)]) for parameter, pieces in parts.items()
+            parameter: np.concatenate([v for _, v in sorted(pieces, key=itemgetter(0))])
+            for parameter, pieces in parts.items()
         }
         memories[kind] = {
             tensor.name: joined[parameter][low : low + math.prod(tensor.shape)]
@@ -95,10 +97,6 @@ def _cut(name: str) -> tuple[str, int]:
     """The parameter that a tensor is of, and where in it it begins (`Tensor.part`)."""
     match = re.fullmatch(r"(.*)\[(\d+):\d+\]", name)
     return (match[1], int(match[2])) if match else (name, 0)
-
-
-def _first(pair: tuple[int, Any]) -> int:
-    return pair[0]
 
 
 def _saved(state: Any) -> Any:

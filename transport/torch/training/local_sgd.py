@@ -46,6 +46,23 @@ class LocalSgd(TrainingMethod):
         return _Averaging(self, replica)
 
 
+@dataclass(frozen=True)
+class PostLocalSgd(LocalSgd):
+    """Synchronous SGD at first, while parameters change quickly; then local SGD. start: the last synchronous step; in
+    the paper the first decay of the rate. Lin et al., *Don't Use Large Mini-batches, Use Local SGD*, ICLR 2020."""
+
+    name = "post_local_sgd"
+    label = "Post-local SGD"
+    summary = "synchronous at first, then local SGD"
+
+    period: int = option("period", count(1), 16)
+    start: int = option("start", count(0), 100)
+
+    @property
+    def synchronous_steps(self) -> int:
+        return self.start
+
+
 class _Averaging(AttachedMethod):
     def __init__(self, method: LocalSgd, replica: Replica) -> None:
         super().__init__(method, replica)

@@ -11,9 +11,8 @@ from transport.torch.training.cd_sgd import CdSgd
 from transport.torch.training.diloco import DiLoCo
 from transport.torch.training.dpsgd import DPsgd
 from transport.torch.training.easgd import Easgd
-from transport.torch.training.local_sgd import LocalSgd
+from transport.torch.training.local_sgd import LocalSgd, PostLocalSgd
 from transport.torch.training.od_sgd import OdSgd
-from transport.torch.training.post_local_sgd import PostLocalSgd
 from transport.torch.training.replica import Replica
 from transport.torch.training.streaming_diloco import StreamingDiLoCo
 from transport.torch.training.training_method import AttachedMethod, TrainingMethod
