@@ -57,6 +57,11 @@ def struct(name: str) -> Any:
     return _aggregate(ctypes.Structure, name, *_bodies()[name])
 
 
+def structure(name: str, members: str) -> Any:
+    """The ctypes class of another library's struct, whose members are given as C writes them."""
+    return _aggregate(ctypes.Structure, name, members)
+
+
 def packed(name: str) -> Struct:
     """A packer of `struct name`, whose members are integers, addresses and arrays of them: quicker than its class.
 

@@ -10,96 +10,28 @@ import os
 from functools import lru_cache
 
 from switchagg.errors import SwitchaggError
+from switchagg.native.headers import structure
 
-NAME_BYTES = 16
 PERMISSION = "not permitted: run it as root (not of a user namespace), or give it CAP_BPF and CAP_NET_ADMIN"
 _NO_OBJECT = (4000, 4001, 4003)
 """libbpf's own answers to a file: libelf can't read it, wrong format, wrong byte order."""
 
 
-class LinkOptions(ctypes.Structure):
-    """`struct bpf_link_create_opts`."""
-
-    _fields_ = [
-        ("sz", ctypes.c_size_t),
-        ("flags", ctypes.c_uint32),
-    ]
-
-
-class TestOptions(ctypes.Structure):
-    """`struct bpf_test_run_opts`."""
-
-    _fields_ = [
-        ("sz", ctypes.c_size_t),
-        ("data_in", ctypes.c_void_p),
-        ("data_out", ctypes.c_void_p),
-        ("data_size_in", ctypes.c_uint32),
-        ("data_size_out", ctypes.c_uint32),
-        ("ctx_in", ctypes.c_void_p),
-        ("ctx_out", ctypes.c_void_p),
-        ("ctx_size_in", ctypes.c_uint32),
-        ("ctx_size_out", ctypes.c_uint32),
-        ("retval", ctypes.c_uint32),
-        ("repeat", ctypes.c_int),
-        ("duration", ctypes.c_uint32),
-    ]
-
-
-class TcHook(ctypes.Structure):
-    """`struct bpf_tc_hook`."""
-
-    _fields_ = [
-        ("sz", ctypes.c_size_t),
-        ("ifindex", ctypes.c_int),
-        ("attach_point", ctypes.c_int),
-        ("parent", ctypes.c_uint32),
-    ]
-
-
-class TcOptions(ctypes.Structure):
-    """`struct bpf_tc_opts`."""
-
-    _fields_ = [
-        ("sz", ctypes.c_size_t),
-        ("prog_fd", ctypes.c_int),
-        ("flags", ctypes.c_uint32),
-        ("prog_id", ctypes.c_uint32),
-        ("handle", ctypes.c_uint32),
-        ("priority", ctypes.c_uint32),
-    ]
-
-
-class ProgramInfo(ctypes.Structure):
-    """`struct bpf_prog_info` up to the name; the kernel fills in as much as it is asked for."""
-
-    _fields_ = [
-        ("type", ctypes.c_uint32),
-        ("id", ctypes.c_uint32),
-        ("tag", ctypes.c_uint8 * 8),
-        ("jited_prog_len", ctypes.c_uint32),
-        ("xlated_prog_len", ctypes.c_uint32),
-        ("jited_prog_insns", ctypes.c_uint64),
-        ("xlated_prog_insns", ctypes.c_uint64),
-        ("load_time", ctypes.c_uint64),
-        ("created_by_uid", ctypes.c_uint32),
-        ("nr_map_ids", ctypes.c_uint32),
-        ("map_ids", ctypes.c_uint64),
-        ("name", ctypes.c_char * NAME_BYTES),
-    ]
-
-
-class MapInfo(ctypes.Structure):
-    """`struct bpf_map_info`."""
-
-    _fields_ = [
-        ("type", ctypes.c_uint32),
-        ("id", ctypes.c_uint32),
-        ("key_size", ctypes.c_uint32),
-        ("value_size", ctypes.c_uint32),
-        ("max_entries", ctypes.c_uint32),
-        ("map_flags", ctypes.c_uint32),
-        ("name", ctypes.c_char * NAME_BYTES),
-    ]
+LinkOptions = structure("bpf_link_create_opts", "size_t sz; uint32_t flags")
+TestOptions = structure(
+    "bpf_test_run_opts",
+    "size_t sz; void *data_in, *data_out; uint32_t data_size_in, data_size_out; void *ctx_in, *ctx_out;"
+    "uint32_t ctx_size_in, ctx_size_out, retval; int repeat; uint32_t duration",
+)
+TcHook = structure("bpf_tc_hook", "size_t sz; int ifindex, attach_point; uint32_t parent")
+TcOptions = structure("bpf_tc_opts", "size_t sz; int prog_fd; uint32_t flags, prog_id, handle, priority")
+ProgramInfo = structure(
+    "bpf_prog_info",  # the kernel fills in as much as it is asked for
+    "uint32_t type, id; uint8_t tag[8]; uint32_t jited_prog_len, xlated_prog_len;"
+    "uint64_t jited_prog_insns, xlated_prog_insns, load_time; uint32_t created_by_uid, nr_map_ids; uint64_t map_ids;"
+    "char name[16]",
+)
+MapInfo = structure("bpf_map_info", "uint32_t type, id, key_size, value_size, max_entries, map_flags; char name[16]")
 
 
 @lru_cache(maxsize=1)

@@ -43,13 +43,17 @@ def _scaled(text: str, units: dict[str, int], what: str) -> int:
     raise ValueError(what)
 
 
+def _number(text: str) -> float:
+    """NaN, which is in no range, where it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def per_byte(text: str) -> float:
     """Nanoseconds per byte."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
+    if not 0 <= (value := _number(text)) < math.inf:
         raise ValueError("a time per byte in ns, such as 8")
     return value
 
@@ -69,11 +73,7 @@ def decimal(high: float = math.inf) -> Callable[[str], float]:
     """A number from 0 to below `high`."""
 
     def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not 0 <= value < high:
+        if not 0 <= (value := _number(text)) < high:
             raise ValueError("a number from 0" + (f" to below {high:g}" if high < math.inf else ""))
         return value
 
@@ -84,11 +84,7 @@ def positive(high: float = math.inf) -> Callable[[str], float]:
     """A number above 0, up to `high`."""
 
     def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not 0 < value <= high or value == math.inf:
+        if not 0 < (value := _number(text)) <= high or value == math.inf:
             raise ValueError("a number above 0" + (f", up to {high:g}" if high < math.inf else ""))
         return value
 

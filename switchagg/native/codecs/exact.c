@@ -91,19 +91,11 @@ static bool is_fast(const struct cuts *cuts, const struct cut *cut, uint64_t lef
            (uint32_t)cut->span + 1 + cuts->headroom <= DOUBLE_BITS && left >= cut->words + BLOCK;
 }
 
-SA_INLINE double double_of(uint64_t bits) {
-    double number;
-    memcpy(&number, &bits, sizeof number);
-    return number;
-}
-
 SA_INLINE uint64_t bits_of(double number) {
     uint64_t bits;
     memcpy(&bits, &number, sizeof bits);
     return bits;
 }
-
-static double power(int32_t exponent) { return double_of((uint64_t)(exponent + 1023) << 52); }
 
 /* ---- values one by one */
 
@@ -229,7 +221,7 @@ static double rounded(struct head head, int32_t least, const struct sa_exact *ex
     if (!quotient) return 0;
     if (unit + 64 - __builtin_clzll(quotient) > exact->greatest) return __builtin_inf();
     /* two products, each exact: a unit below 2^-1022 is no normal number */
-    return (double)quotient * power(unit / 2) * power(unit - unit / 2);
+    return (double)quotient * sa_power(unit / 2) * sa_power(unit - unit / 2);
 }
 
 static void put(uint32_t dtype, uint8_t *values, uint32_t index, double value) {
@@ -374,7 +366,7 @@ SA_VECTORISED static void integers_fast(const struct cut *cut, double bias, cons
         for (uint32_t i = 0; i < GROUP; i++) sums[i] += (uint64_t)rest[i] << at;
         words += lanes.words, at += lanes.bits;
     }
-    for (uint32_t i = 0; i < GROUP; i++) integers[i] = double_of(sums[i] | UINT64_C(0x433) << DOUBLE_BITS) - bias;
+    for (uint32_t i = 0; i < GROUP; i++) integers[i] = sa_double(sums[i] | UINT64_C(0x433) << DOUBLE_BITS) - bias;
 }
 
 SA_VECTORISED static void scale_fast(const double *restrict integers, double down, sa_float32_at *restrict values) {
@@ -392,20 +384,20 @@ SA_VECTORISED static void divide_fast(double *integers, double divisor) {
 SA_VECTORISED static void round_fast(const double *restrict integers, double down, const struct sa_exact *exact,
                                      sa_float32_at *restrict values) {
     int64_t precision = exact->precision, least = exact->least;
-    double limit = power(exact->greatest);
+    double limit = sa_power(exact->greatest);
     for (uint32_t i = 0; i < GROUP; i++) {
         uint64_t bits = bits_of(integers[i] * down), sign = bits & UINT64_C(1) << 63;
         int64_t unit = (int64_t)((bits ^ sign) >> 52) - 1022 - precision;
         unit = unit < least ? least : unit;
-        double large = double_of((uint64_t)(unit + 52 + 1023) << 52 | UINT64_C(1) << 51);
-        double value = (double_of(bits ^ sign) + large) - large;
+        double large = sa_double((uint64_t)(unit + 52 + 1023) << 52 | UINT64_C(1) << 51);
+        double value = (sa_double(bits ^ sign) + large) - large;
         value = value >= limit ? __builtin_inf() : value;
-        values[i] = (float)double_of(bits_of(value) | sign);
+        values[i] = (float)sa_double(bits_of(value) | sign);
     }
 }
 
 static void decode_fast(const struct cut *cut, const struct sa_exact *exact, const uint32_t *words, uint8_t *values) {
-    double integers[GROUP], down = power(cut->least), bias = 0x1p52 + exact->workers * power(cut->span);
+    double integers[GROUP], down = sa_power(cut->least), bias = 0x1p52 + exact->workers * sa_power(cut->span);
     integers_fast(cut, bias, words, integers);
     if (exact->divisor & (exact->divisor - 1))
         divide_fast(integers, exact->divisor);
@@ -461,7 +453,7 @@ SA_EXPORT void sa_exact_encode(const struct sa_exact *exact, const uint8_t *valu
         fetch_ahead(words);
         if (!cut.words) continue;
         if (is_fast(&cuts, &cut, total))
-            encode_fast(&cut, (const sa_float32_at *)values, power(-cut.least), 0x1p52 + power(cut.span), words);
+            encode_fast(&cut, (const sa_float32_at *)values, sa_power(-cut.least), 0x1p52 + sa_power(cut.span), words);
         else
             encode_slowly(&cut, exact->dtype, values, words);
         words += cut.words, total -= cut.words;

@@ -59,19 +59,7 @@ static int32_t prepare(const struct sa_coding *coding, const uint8_t *values, ui
 
 static int32_t clip(int32_t value, int32_t limit) { return value > limit ? limit : value < -limit ? -limit : value; }
 
-static float power32(int32_t exponent) {
-    uint32_t bits = (uint32_t)(exponent + 127) << 23;
-    float power;
-    memcpy(&power, &bits, sizeof power);
-    return power;
-}
-
-static double power64(int32_t exponent) {
-    uint64_t bits = (uint64_t)(exponent + 1023) << 52;
-    double power;
-    memcpy(&power, &bits, sizeof power);
-    return power;
-}
+static float power32(int32_t exponent) { return sa_float((uint32_t)(exponent + 127) << 23); }
 
 /* Splits the power of two for a row in two parts. */
 struct shift {
@@ -143,7 +131,7 @@ static void encode(const struct sa_coding *coding, const uint8_t *values, uint32
         if (coding->headroom > CLOSE_BITS) bound32(count, 31 - coding->headroom, out);
     } else {
         struct shift up = shift_of(coding, code, 62, 1022);
-        quantise64((const sa_float64_at *)values, count, power64(up.near), power64(up.rest), out, coding->width);
+        quantise64((const sa_float64_at *)values, count, sa_power(up.near), sa_power(up.rest), out, coding->width);
     }
 }
 
@@ -167,7 +155,7 @@ static void decode(const struct sa_coding *coding, uint8_t *values, uint32_t cou
         dequantise32((sa_float32_at *)values, count, power32(-up.near), power32(-up.rest), sums);
     } else {
         struct shift up = shift_of(coding, code, 62, 1022);
-        dequantise64((sa_float64_at *)values, count, power64(-up.near), power64(-up.rest), sums, coding->width);
+        dequantise64((sa_float64_at *)values, count, sa_power(-up.near), sa_power(-up.rest), sums, coding->width);
     }
 }
 

@@ -20,18 +20,6 @@ extern const struct sa_codec sa_fixed_point;
 #define INFINITE 0x7f800000u
 #define MAGNITUDE 0x7fffffffu
 
-static uint32_t bits_of(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static float float_of(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 /* The upper half, rounded up. */
 static int32_t code_of(uint32_t bits) {
     if (bits >= INFINITE) return SA_CODE_GREATEST;
@@ -99,7 +87,7 @@ static double mean_of(double *sums, uint64_t nonzero) {
 
 /* A scale as bits, or the row's greatest magnitude, if that is less. */
 static uint32_t at_most(double scale, uint32_t greatest) {
-    uint32_t bits = bits_of((float)(scale < (double)FLT_MAX ? scale : (double)FLT_MAX));
+    uint32_t bits = sa_bits((float)(scale < (double)FLT_MAX ? scale : (double)FLT_MAX));
     return bits < greatest ? bits : greatest;
 }
 
@@ -130,33 +118,25 @@ static int32_t prepare_onebit(const struct sa_coding *coding, const uint8_t *val
 
 static int32_t prepare_sign(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
     uint32_t greatest = greatest_of(coding, values, count);
-    return greatest >= INFINITE ? SA_CODE_GREATEST : code_of(greatest ? bits_of(1) : 0);
+    return greatest >= INFINITE ? SA_CODE_GREATEST : code_of(greatest ? sa_bits(1) : 0);
 }
 
 /* Rounds to the nearest fp16, ties to even: to 11 bits, or to a multiple of 2^-24. */
 SA_INLINE float as_fp16(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    uint32_t magnitude = bits & MAGNITUDE, rounded = (magnitude + 0xfffu + (magnitude >> 13 & 1)) & ~0x1fffu;
-    float size, normal;
-    memcpy(&size, &magnitude, sizeof size);
-    memcpy(&normal, &rounded, sizeof normal);
-    float small = (size + 0.5f) - 0.5f;
+    uint32_t bits = sa_bits(value), magnitude = bits & MAGNITUDE, rounded = (magnitude + 0xfffu + (magnitude >> 13 & 1)) & ~0x1fffu;
+    float size = sa_float(magnitude), normal = sa_float(rounded), small = (size + 0.5f) - 0.5f;
     float result = size < 0x1p-14f ? small : size < 65520.0f ? normal : size * INFINITY;
     return bits >> 31 ? -result : result;
 }
 
 SA_INLINE float as_bf16(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    bits = (bits + (0x7fffu + (bits >> 16 & 1))) & 0xffff0000u;
-    memcpy(&value, &bits, sizeof value);
-    return value;
+    uint32_t bits = sa_bits(value);
+    return sa_float((bits + (0x7fffu + (bits >> 16 & 1))) & 0xffff0000u);
 }
 
 /* A power of two. */
 static int32_t code_of_float(uint32_t greatest, float rounded) {
-    uint32_t bits = bits_of(rounded);
+    uint32_t bits = sa_bits(rounded);
     if (greatest >= INFINITE || bits >= INFINITE) return SA_CODE_GREATEST;
     bits = (bits + 0x7fffffu) & INFINITE;
     return code_of(bits < INFINITE ? bits : INFINITE - 0x800000u);
@@ -164,16 +144,16 @@ static int32_t code_of_float(uint32_t greatest, float rounded) {
 
 static int32_t prepare_fp16(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
     uint32_t greatest = greatest_of(coding, values, count);
-    return code_of_float(greatest, as_fp16(float_of(greatest)));
+    return code_of_float(greatest, as_fp16(sa_float(greatest)));
 }
 
 static int32_t prepare_bf16(const struct sa_coding *coding, const uint8_t *values, uint64_t count) {
     uint32_t greatest = greatest_of(coding, values, count);
-    return code_of_float(greatest, as_bf16(float_of(greatest)));
+    return code_of_float(greatest, as_bf16(sa_float(greatest)));
 }
 
 static double scale_of(int16_t code) {
-    return float_of((uint32_t)(code < LEAST_SCALE ? LEAST_SCALE : code > GREATEST_SCALE ? GREATEST_SCALE : code) << 16);
+    return sa_float((uint32_t)(code < LEAST_SCALE ? LEAST_SCALE : code > GREATEST_SCALE ? GREATEST_SCALE : code) << 16);
 }
 
 /* ---- rows */
@@ -269,7 +249,7 @@ static struct scaling scaling_of(const struct sa_coding *coding, int16_t code) {
     return (struct scaling){
         .up = (float)(limit / scale),
         .limit = limit,
-        .below = coding->codec->rounding == SA_NOT_BELOW_SCALE ? bits_of((float)scale) - 1 : 0,
+        .below = coding->codec->rounding == SA_NOT_BELOW_SCALE ? sa_bits((float)scale) - 1 : 0,
     };
 }
 

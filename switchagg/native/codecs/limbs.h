@@ -13,6 +13,27 @@ typedef double SA_ANYWHERE sa_float64_at;
 typedef uint32_t SA_ANYWHERE sa_uint32_at;
 typedef int64_t SA_ANYWHERE sa_int64_at;
 
+/* Floats by their bits, and a power of two. */
+SA_INLINE uint32_t sa_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+SA_INLINE float sa_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+SA_INLINE double sa_double(uint64_t bits) {
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+SA_INLINE double sa_power(int32_t exponent) { return sa_double((uint64_t)(exponent + 1023) << 52); }
+
 #define SA_LIMBS 3u
 #define SA_LIMB_BITS 25u
 #define SA_LIMB_MASK ((1u << SA_LIMB_BITS) - 1u)

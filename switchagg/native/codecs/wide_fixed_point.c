@@ -17,13 +17,6 @@ static int32_t prepare(const struct sa_coding *coding, const uint8_t *values, ui
     return (code + 256 + STEP - 1) / STEP * STEP - 256; /* rounded up: the quotient is of positive numbers */
 }
 
-static double power(int32_t exponent) {
-    uint64_t bits = (uint64_t)(exponent + 1023) << 52;
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 /* k: bits of a low word. */
 static int32_t low_bits(const struct sa_coding *coding) { return 31 - (int32_t)coding->headroom; }
 
@@ -62,7 +55,7 @@ static void encode(const struct sa_coding *coding, const uint8_t *values, uint32
         memset(payload, 0, 4ull * coding->elements);
     if (code == SA_CODE_GREATEST) return;
     int32_t bits = low_bits(coding);
-    quantise(values, count, power(2 * bits - exponent_of(code)), power(bits),
+    quantise(values, count, sa_power(2 * bits - exponent_of(code)), sa_power(bits),
              (sa_uint32_at *)payload, (sa_uint32_at *)payload + coding->width);
 }
 
@@ -73,7 +66,7 @@ static void decode(const struct sa_coding *coding, uint8_t *values, uint32_t cou
         return;
     }
     int32_t bits = low_bits(coding);
-    dequantise_wide((sa_float32_at *)values, count, power(exponent_of(code) - 2 * bits), power(bits),
+    dequantise_wide((sa_float32_at *)values, count, sa_power(exponent_of(code) - 2 * bits), sa_power(bits),
                     (const sa_uint32_at *)payload, (const sa_uint32_at *)payload + coding->width);
 }
 

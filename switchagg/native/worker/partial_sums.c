@@ -3,17 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "switchagg/native/room.h"
+
 #define SA_DUE_FIRST 64u
 
 /* Without memory the packet is left out: another worker's next one makes the switch ask for it again (Q4). */
 static void sa_add_due(struct sa_partial_sums *sums, struct sa_window *window, uint64_t chunk, uint32_t close) {
-    if (sums->due_count == sums->due_capacity) {
-        uint32_t capacity = sums->due_capacity ? 2 * sums->due_capacity : SA_DUE_FIRST;
-        struct sa_due *due = realloc(sums->due, capacity * sizeof *due);
-        if (!due) return;
-        sums->due = due;
-        sums->due_capacity = capacity;
-    }
+    if (!sa_takes_one(&sums->due, sums->due_count, &sums->due_capacity, SA_DUE_FIRST, sizeof *sums->due)) return;
     sums->due[sums->due_count++] = (struct sa_due){window, chunk, close};
 }
 

@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "switchagg/native/abi.h"
+#include "switchagg/native/room.h"
 
 #define NONE (-1)
+#define LIST_FIRST 1024u
 #define NOBODY UINT32_MAX
 
 /* An operation reads or writes low ... high - 1, or both. */
@@ -125,20 +127,12 @@ static uint32_t pieces_of(const struct compiler *compiler, int64_t low, int64_t 
 
 /* The edges: an operation waits for those it depends on. */
 
-static void *grown(struct compiler *compiler, void *items, uint32_t *most, size_t size) {
-    *most = *most ? 2 * *most : 1024;
-    void *larger = realloc(items, *most * size);
-    if (!larger) compiler->failed = 1;
-    return larger ? larger : items;
-}
-
 static void wait_for(struct compiler *compiler, int32_t earlier, uint32_t node) {
     if (earlier == (int32_t)node || compiler->waited_by[earlier] == (int32_t)node || compiler->failed) return;
     compiler->waited_by[earlier] = (int32_t)node;
-    if (compiler->edge_count == compiler->edge_most) {
-        compiler->edges = grown(compiler, compiler->edges, &compiler->edge_most, sizeof *compiler->edges);
-        if (compiler->failed) return;
-    }
+    struct edge **edges = &compiler->edges;
+    compiler->failed |= !sa_takes_one(edges, compiler->edge_count, &compiler->edge_most, LIST_FIRST, sizeof **edges);
+    if (compiler->failed) return;
     compiler->edges[compiler->edge_count++] = (struct edge){(uint32_t)earlier, node};
 }
 
@@ -146,11 +140,9 @@ static void read_range(struct compiler *compiler, uint32_t node, int64_t low, in
     uint32_t first, count = pieces_of(compiler, low, high, &first);
     for (uint32_t piece = first; piece < first + count && !compiler->failed; piece++) {
         if (compiler->writers[piece] != NONE) wait_for(compiler, compiler->writers[piece], node);
-        if (compiler->reader_count == compiler->reader_most) {
-            struct reader *list = compiler->reader_list;
-            compiler->reader_list = grown(compiler, list, &compiler->reader_most, sizeof *list);
-            if (compiler->failed) return;
-        }
+        struct reader **list = &compiler->reader_list;
+        compiler->failed |= !sa_takes_one(list, compiler->reader_count, &compiler->reader_most, LIST_FIRST, sizeof **list);
+        if (compiler->failed) return;
         compiler->reader_list[compiler->reader_count] = (struct reader){(int32_t)node, compiler->readers[piece]};
         compiler->readers[piece] = (int32_t)compiler->reader_count++;
     }

@@ -1,7 +1,8 @@
 #include "transport/native/hosts/credit_queue.h"
 
 #include <errno.h>
-#include <stdlib.h>
+
+#include "switchagg/native/room.h"
 
 #define ROOM_FIRST 16u
 
@@ -10,13 +11,7 @@ static bool goes_before(const struct sa_credit_waiting *entry, const struct sa_c
 }
 
 int sa_credit_queue_push(struct sa_credit_queue *queue, struct sa_credit_waiting entry) {
-    if (queue->count == queue->room) {
-        uint32_t room = queue->room ? 2 * queue->room : ROOM_FIRST;
-        struct sa_credit_waiting *heap = realloc(queue->heap, room * sizeof *heap);
-        if (!heap) return -ENOMEM;
-        queue->heap = heap;
-        queue->room = room;
-    }
+    if (!sa_takes_one(&queue->heap, queue->count, &queue->room, ROOM_FIRST, sizeof entry)) return -ENOMEM;
     struct sa_credit_waiting *heap = queue->heap;
     uint32_t at = queue->count++;
     entry.sequence = queue->sequence++;

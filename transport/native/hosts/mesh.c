@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "switchagg/native/abi.h"
+#include "switchagg/native/room.h"
 
 #define INPUT ((uint32_t)(EPOLLIN | EPOLLRDHUP))
 #define WAKE UINT32_MAX
@@ -93,15 +94,9 @@ SA_EXPORT void sa_mesh_free(struct sa_mesh *mesh) {
 /* Events. */
 
 struct sa_mesh_event *sa_mesh_event_new(struct sa_mesh *mesh, enum sa_mesh_event_kind kind) {
-    if (mesh->event_count == mesh->event_room) {
-        uint32_t room = mesh->event_room ? 2 * mesh->event_room : 64;
-        struct sa_mesh_event *events = realloc(mesh->events, room * sizeof *events);
-        if (!events) {
-            mesh->error = -ENOMEM;
-            return NULL;
-        }
-        mesh->events = events;
-        mesh->event_room = room;
+    if (!sa_takes_one(&mesh->events, mesh->event_count, &mesh->event_room, 64, sizeof *mesh->events)) {
+        mesh->error = -ENOMEM;
+        return NULL;
     }
     struct sa_mesh_event *event = &mesh->events[mesh->event_count++];
     *event = (struct sa_mesh_event){.kind = kind};

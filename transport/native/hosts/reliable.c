@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "switchagg/native/room.h"
+
 #define SA_NO_FLIGHT UINT32_MAX
 #define SA_FLIGHTS_FIRST 16u
 
@@ -212,13 +214,8 @@ static void arrived_below(struct sa_sender *sender, uint64_t first, int64_t echo
 static struct sa_sacked *sacked_from(struct sa_sender *sender, uint64_t start) {
     for (uint32_t i = sender->sacked_count; i--;)
         if (sender->sacked[i].start == start) return &sender->sacked[i];
-    if (sender->sacked_count == sender->sacked_most) {
-        uint32_t most = sender->sacked_most ? 2 * sender->sacked_most : 8;
-        struct sa_sacked *grown = realloc(sender->sacked, most * sizeof *grown);
-        if (!grown) return NULL;
-        sender->sacked = grown;
-        sender->sacked_most = most;
-    }
+    if (!sa_takes_one(&sender->sacked, sender->sacked_count, &sender->sacked_most, 8, sizeof *sender->sacked))
+        return NULL;
     sender->sacked[sender->sacked_count] = (struct sa_sacked){start, start};
     return &sender->sacked[sender->sacked_count++];
 }
@@ -376,14 +373,8 @@ static int make_room(struct sa_receiver *receiver, uint64_t number) {
         receiver->early = messages;
         receiver->early_mask = size - 1;
     }
-    if (receiver->range_count == receiver->range_most) {
-        uint32_t most = receiver->range_most ? 2 * receiver->range_most : 8;
-        struct sa_sacked *grown = realloc(receiver->ranges, most * sizeof *grown);
-        if (!grown) return -ENOMEM;
-        receiver->ranges = grown;
-        receiver->range_most = most;
-    }
-    return 0;
+    bool room = sa_takes_one(&receiver->ranges, receiver->range_count, &receiver->range_most, 8, sizeof *receiver->ranges);
+    return room ? 0 : -ENOMEM;
 }
 
 /* The range that it is in now. */

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "switchagg/native/abi.h"
+#include "switchagg/native/room.h"
 #include "switchagg/native/rule/wire.h"
 
 #define ROWS_PER_TAKE 64u       /* frames taken from the endpoint at a time, rounded down to whole sends */
@@ -170,13 +171,7 @@ static void pass_on(struct sa_worker *worker) {
 }
 
 static int append(struct queue *queue, const struct sa_submission *entry) {
-    if (queue->count == queue->capacity) {
-        uint32_t capacity = queue->capacity ? queue->capacity * 2 : QUEUE_FIRST;
-        struct sa_submission *entries = realloc(queue->entries, capacity * sizeof *entries);
-        if (!entries) return -1;
-        queue->entries = entries;
-        queue->capacity = capacity;
-    }
+    if (!sa_takes_one(&queue->entries, queue->count, &queue->capacity, QUEUE_FIRST, sizeof *entry)) return -1;
     queue->entries[queue->count++] = *entry;
     return 0;
 }
@@ -367,15 +362,7 @@ static int sleep_until(struct sa_worker *worker, int64_t until_ns) {
 static int leave(struct sa_worker *worker, const struct sa_event *event) {
     struct events *left = &worker->left;
     pthread_mutex_lock(&worker->lock);
-    if (left->count == left->capacity) {
-        uint32_t capacity = left->capacity ? left->capacity * 2 : QUEUE_FIRST;
-        struct sa_event *entries = realloc(left->entries, capacity * sizeof *entries);
-        if (entries) {
-            left->entries = entries;
-            left->capacity = capacity;
-        }
-    }
-    bool room = left->count < left->capacity;
+    bool room = sa_takes_one(&left->entries, left->count, &left->capacity, QUEUE_FIRST, sizeof *event);
     if (room) left->entries[left->count++] = *event;
     pthread_mutex_unlock(&worker->lock);
     if (!room) return -ENOMEM;
