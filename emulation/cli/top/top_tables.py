@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 from emulation.cli.daemons.switch_status import DETAILS_ARE_FOR
 from emulation.cli.top.switch_rates import JobRates, SwitchRates
+from emulation.report.table_kit import columns
 
 DATA_FATES = ("absorbed", "broadcast", "reply", "up", "up_again", "resend", "abstained")
 """Fates of packets that reach the data plane and aren't dropped."""
 
 COLUMNS = ("rank", "address", "state", "heard", "goodput", "packets/s", "retrans/s", "sums/s", "wrong sums")
-NUMBERS_FROM = 3
-"""Columns from here on are numbers, aligned to the right."""
+TEXT_COLUMNS = (0, 1, 2)
+"""Those aligned to the left."""
 
 
 def table_lines(rates: SwitchRates, at: datetime | None = None) -> list[str]:
@@ -66,35 +67,21 @@ def _job_lines(job: JobRates) -> Iterator[str]:
     if job.leaving:
         yield f"  is asked to leave: {_printable(job.leaving)}"
     if job.members:
-        yield from _aligned(
-            [
-                COLUMNS,
-                *(
-                    (
-                        str(member.rank),
-                        member.address,
-                        member.state,
-                        "-" if member.silent_s is None else f"{member.silent_s:.1f} s ago",
-                        _bits(member.goodput_bps),
-                        _number(member.packets),
-                        _number(member.retransmitted),
-                        _number(member.sums),
-                        str(member.counters.get("wrong_sums", 0)),
-                    )
-                    for member in job.members
-                ),
-            ]
-        )
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        cells = [
-            cell.rjust(width) if column >= NUMBERS_FROM else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        rows = [
+            (
+                str(member.rank),
+                member.address,
+                member.state,
+                "-" if member.silent_s is None else f"{member.silent_s:.1f} s ago",
+                _bits(member.goodput_bps),
+                _number(member.packets),
+                _number(member.retransmitted),
+                _number(member.sums),
+                str(member.counters.get("wrong_sums", 0)),
+            )
+            for member in job.members
         ]
-        yield f"  {'  '.join(cells)}"
+        yield from (f"  {line}" for line in columns(COLUMNS, rows, TEXT_COLUMNS))
 
 
 def _in_all(rates: SwitchRates) -> float | None:

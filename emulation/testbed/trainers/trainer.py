@@ -2,7 +2,7 @@
 
 Runs as a process of its own, in the network namespace of its worker if it has one:
 
-    python -m emulation.testbed.trainers.trainer --config rank-0.json
+    python -m emulation.testbed.trainers.trainer rank-0.json
 
 Reports (trainer_messages.py) go to stdout, one JSON object per line, flushed: first `started`, then per iteration
 `iteration`, on rank 0 `evaluated`, and in the end `finished` or `failed` (then one line on stderr too, and exit status
@@ -20,11 +20,10 @@ priority than the threads that carry packets, on all ranks and for all methods a
 machine here, and a network that waits for another rank's convolution would be slower than the links that it represents.
 """
 
-import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -94,28 +93,6 @@ def read_config(path: Path) -> TrainerConfig:
         raise ValueError(f"{path}: {error}") from error
 
 
-def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    fields = "\n".join(
-        f"  {name:15} {'optional' if known.default is not msgspec.NODEFAULT else 'required'}"
-        for name, known in ((known.name, known) for known in msgspec.structs.fields(TrainerConfig))
-    )
-    parser = argparse.ArgumentParser(
-        prog="python -m emulation.testbed.trainers.trainer",
-        description=__doc__,
-        epilog=f"The configuration, a JSON object:\n{fields}\n\n{EXAMPLE}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE.json", help="this rank's configuration")
-    return parser.parse_args(arguments)
-
-
-EXAMPLE = """One rank alone, to try it:
-  {"scenario": {"name": "try", "title": "Try", "seed": 1, "methods": {}, "topology": {"workers": 1}, "faults": {},
-                "workload": {"name": "digits", "iterations": 20}, "switch": {}},
-   "method": "gloo", "rank": 0, "workers": 1, "master_address": "127.0.0.1", "master_port": 29500, "interface": "lo"}
-More: start one process per rank, each with its own `rank`, at about the same time."""
-
-
 def prepare() -> None:
     """Loads, before ranks are forked, what each of them would load."""
     import torch._dynamo  # noqa: F401  # by DistributedDataParallel
@@ -140,4 +117,4 @@ def run_rank(path: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_rank(str(parse_arguments().config)))
+    sys.exit(run_rank(sys.argv[1]))

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import json
 import os
 import signal
 import socket
@@ -101,7 +100,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., list[TrainerProcess]]]:
             write_config(config_path, TrainerConfig(**config | {"master_port": port}))
             log = (tmp_path / f"rank-{rank}.log").open("w+b")
             process = Forked(
-                [sys.executable, *program, "--config", str(config_path)],
+                [sys.executable, *program, str(config_path)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -477,21 +476,11 @@ def test_a_wrong_configuration_is_refused_by_name(tmp_path: Path, changes: dict[
         read_config(path)
 
 
-def said_by_trainer(*words: str) -> tuple[str, str, int]:
-    """What it wrote, and its status."""
-    process = Forked([sys.executable, "-m", TRAINER, *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    return (*process.communicate(timeout=LIMIT_S), process.returncode)
-
-
 def test_a_configuration_that_is_not_there_ends_with_status_2(tmp_path: Path) -> None:
-    _, errors, status = said_by_trainer("--config", str(tmp_path / "none.json"))
-    assert (errors, status) == (f"trainer: {tmp_path}/none.json: No such file or directory\n", 2)
-
-
-def test_help_has_examples() -> None:
-    _, _, example = said_by_trainer("--help")[0].partition("One rank alone, to try it:")
-    config, _, _ = example.partition("More:")
-    assert json.loads(config)["workers"] == 1
+    words = [sys.executable, "-m", TRAINER, str(tmp_path / "none.json")]
+    process = Forked(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    _, errors = process.communicate(timeout=LIMIT_S)
+    assert (errors, process.returncode) == (f"trainer: {tmp_path}/none.json: No such file or directory\n", 2)
 
 
 # ---- times
