@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emulation.results.timeline import COMPUTE, NETWORK, Intervals, Span, is_recorded
+from emulation.results.timeline import COMPUTE, NETWORK, Span, is_recorded
 from emulation.scenario.compute import ComputeTimes
 from emulation.scenario.scenario import Scenario
 from emulation.sim.network.simulation import Simulation
-from emulation.sim.simulated_training import Progress, Training
+from emulation.sim.simulated_training import Clock, Progress, Training
 from emulation.sim.size_only import joined
 from switchagg.codecs.array_codec import Tensor
 from switchagg.priority import CLASSES
@@ -118,21 +118,13 @@ class LayeredTraining(Training):
         }
 
 
-class LayeredRank:
-    """A rank's run through the iterations. An iteration begins with the forward pass of its first layer."""
+class LayeredRank(Clock):
+    """A rank whose iterations begin with the forward pass of their first layer."""
+
+    _training: LayeredTraining
 
     def __init__(self, training: LayeredTraining, rank: int) -> None:
-        self.iteration = 0
-        self.ends_ns: list[int] = []
-        self.transfers: list[Intervals] = []
-        self.losses: list[float] = []
-        self.first_layers_ns: list[int] = []
-        self.wire_bytes: list[tuple[int, int]] = []
-        self.spans: list[Span] = []
-        self.skipped: set[int] = set()
-        self._training = training
-        self._network = training.simulation.network
-        self._rank = rank
+        super().__init__(training, rank)
         self._layer = 0
         self._computing = False
         self._waiting_for = [0] * len(training.profile.layers)  # transfers in flight or to come, by layer
@@ -303,6 +295,3 @@ class LayeredRank:
                     transfer.priority,
                 )
             )
-
-    def _count_wire(self) -> None:
-        self.wire_bytes.append(self._training.simulation.wire_bytes(self._rank))

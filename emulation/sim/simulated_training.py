@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,27 +32,12 @@ SILENT_S = 10
 """At most about so long nothing is said of a run, but where a single collective takes longer."""
 
 
-class Clock(Protocol):
+class Clock(ABC):
     """A rank's run through the iterations, and the records of its result. Lists have an entry per iteration.
 
     skipped: iterations without computing, whose result was there.
     wire_bytes: (sent, received) at the start and at the end of what is counted.
     """
-
-    ends_ns: list[int]
-    transfers: list[Intervals]
-    losses: list[float]
-    first_layers_ns: list[int]
-    spans: list[Span]
-    skipped: set[int]
-    wire_bytes: list[tuple[int, int]]
-
-    def begin(self, _frame: None = None, _sender: int = 0, _to: int = 0) -> None:
-        """Start the next iteration."""
-
-
-class RankClock:
-    """A rank's run through the iterations: its events in virtual time and their durations."""
 
     def __init__(self, training: Training, rank: int) -> None:
         self.iteration = 0
@@ -61,10 +47,24 @@ class RankClock:
         self.first_layers_ns: list[int] = []
         self.spans: list[Span] = []
         self.skipped: set[int] = set()
-        self.wire_bytes: list[tuple[int, int]] = []  # (sent, received) at the start and end of what is counted
+        self.wire_bytes: list[tuple[int, int]] = []
         self._training = training
         self._network = training.simulation.network
         self._rank = rank
+
+    @abstractmethod
+    def begin(self, _frame: None = None, _sender: int = 0, _to: int = 0) -> None:
+        """Start the next iteration."""
+
+    def _count_wire(self) -> None:
+        self.wire_bytes.append(self._training.simulation.wire_bytes(self._rank))
+
+
+class RankClock(Clock):
+    """A rank's events in virtual time and their durations."""
+
+    def __init__(self, training: Training, rank: int) -> None:
+        super().__init__(training, rank)
         self._begin_ns = 0
         self._compute_ns = 0  # of this iteration
         self._complete = False
@@ -165,9 +165,6 @@ class RankClock:
             at_ns = start_ns - begun_ns, end_ns - begun_ns
             size_bytes = self._buckets[index].nbytes
             self.spans.append(Span(self._rank, NETWORK, f"bucket {index}", self.iteration, *at_ns, size_bytes))
-
-    def _count_wire(self) -> None:
-        self.wire_bytes.append(self._training.simulation.wire_bytes(self._rank))
 
 
 class Training:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from emulation.workloads.tasks.task import SPLIT_SEED, Batch
+from emulation.workloads.tasks.task import SPLIT_SEED, Batch, convolutional_net
 
 
 class DigitsTask:
@@ -48,16 +48,7 @@ class DigitsTask:
         for outputs in hidden:
             layers += [nn.Linear(width, outputs), nn.ReLU()]
             width = outputs
-        last = nn.Linear(width, classes)
-        layers.append(last)
-        model = nn.Sequential(*layers)
-        for layer in model:
-            if isinstance(layer, (nn.Conv2d, nn.Linear)):
-                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
-        nn.init.normal_(last.weight, std=0.01)  # begins near "every digit is as likely"
-        return model
+        return convolutional_net(layers, width, classes)
 
     def batch(self, indices: np.ndarray, generator: np.random.Generator) -> Batch:
         rows, columns = generator.integers(0, 3, (2, len(indices), 1, 1))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from emulation.workloads.tasks.task import SPLIT_SEED, Batch
+from emulation.workloads.tasks.task import SPLIT_SEED, Batch, convolutional_net
 
 CLASSES, PATTERNS = 10, 2
 """Kinds of images, and patterns that each of them has."""
@@ -53,15 +53,7 @@ class ImagesTask:
         for outputs in (24, 48, 96):
             layers += [nn.Conv2d(width, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
             width = outputs
-        last = nn.Linear(176, CLASSES)
-        model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(width * 2 * 2, 176), nn.ReLU(), last)
-        for layer in model:
-            if isinstance(layer, (nn.Conv2d, nn.Linear)):
-                nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
-        nn.init.normal_(last.weight, std=0.01)  # begins near "every class is as likely"
-        return model
+        return convolutional_net([*layers, nn.Flatten(), nn.Linear(width * 2 * 2, 176), nn.ReLU()], 176, CLASSES)
 
     def batch(self, indices: np.ndarray, generator: np.random.Generator) -> Batch:
         rows, columns = generator.integers(0, 5, (2, len(indices), 1, 1))

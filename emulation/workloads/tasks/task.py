@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -34,3 +34,16 @@ class LearningTask(Protocol):
 
     def held_out(self) -> Iterator[Batch]:
         """All held-out data, always the same."""
+
+
+def convolutional_net(layers: Sequence[nn.Module], width: int, classes: int) -> nn.Sequential:
+    """The layers and one from `width` values to logits, with initial parameters."""
+    last = nn.Linear(width, classes)
+    model = nn.Sequential(*layers, last)
+    for layer in model:
+        if isinstance(layer, (nn.Conv2d, nn.Linear)):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    nn.init.normal_(last.weight, std=0.01)  # begins near "every class is as likely"
+    return model
