@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
+import shutil
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from emulation.experiments.bench import bandwidths
@@ -20,17 +18,18 @@ from emulation.experiments.progress_text import Log, Passing
 from emulation.report import table_kit
 from emulation.results.results import percentile
 from emulation.scenario.errors import RunFailed
-from emulation.testbed import children, netns, patience
+from emulation.testbed import children, netns
 from emulation.testbed.children import Child, ChildFailed
+from emulation.testbed.resource import Resource
 from switchagg.errors import SwitchaggError
 from tools.bench import rdma
 from tools.bench.link_end import EndPlace, OpenCandidate, RunTransfer, TransferMeasured
+from tools.bench.veth_pair import HOSTS, VethPair
 from transport.meshes.job_key import TOKEN_VARIABLE, new_token
 
 SIZES = (1024, 65_536, 1_048_576)
 PLAIN = tuple(f"plain {kind} {copy}" for kind in ("dealer", "push") for copy in ("copy", "no-copy"))
 CONTENDERS = ("zeromq", *PLAIN, *(f"{name} bounded" for name in PLAIN if "no-copy" in name), "tcp", "udp", "rdma")
-HOSTS = ("10.78.0.1", "10.78.0.2")
 PORT = 29_900
 ROUNDS, TURN_S = 7, 0.25
 QUICK_ROUNDS, QUICK_TURN_S = 3, 0.1
@@ -38,85 +37,21 @@ PROBE_BYTES = 4 << 20
 ANSWER_S = 90.0
 
 
-class VethPair:
-    """Two namespaces, joined; both go with this process, however it ends; a context manager. Raises RunFailed."""
-
-    def __init__(self) -> None:
-        self._holders: list[subprocess.Popen[bytes]] = []
-
-    def __enter__(self) -> VethPair:
-        self.names = names = [f"sa{os.getpid()}{side}" for side in "ab"]
-        try:
-            for _ in HOSTS:
-                self._holders.append(self._namespace())
-            here, there = self.pids
-            link = ["ip", "link", "add", names[0], "netns", str(here), "type", "veth", "peer", "name", names[1]]
-            patience.run([*link, "netns", str(there)], 20, check=True)
-            for pid, name, host in zip(self.pids, names, HOSTS, strict=True):
-                netns.run_script(pid, f"ip addr add {host}/24 dev {name}\nip link set {name} up\nip link set lo up")
-        except (subprocess.SubprocessError, OSError) as error:
-            self.close()
-            words = (getattr(error, "stderr", None) or "").strip()
-            raise RunFailed(f"no veth pair can be had here: {words or error}") from error
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def pids(self) -> list[int]:
-        return [holder.pid for holder in self._holders]
-
-    def _namespace(self) -> subprocess.Popen[bytes]:
-        """A process in a namespace of its own, which ends when our end of its pipe closes."""
-        held = subprocess.Popen(
-            ["unshare", "-n", "sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert held.stdout is not None
-        if not netns.wait_readable(held.stdout.fileno(), 10.0) or not held.stdout.readline():
-            held.kill()
-            held.wait()
-            raise RunFailed("no network namespace can be made here: run it as root")
-        return held
-
-    def close(self) -> None:
-        for holder in self._holders:
-            holder.kill()
-            holder.wait()
-            for pipe in (holder.stdin, holder.stdout):
-                if pipe is not None:
-                    pipe.close()
-        self._holders.clear()
-
-
-class EndpointPair:
-    """The two processes. A context manager that ends them. Raises RunFailed."""
+class EndpointPair(Resource):
+    """The two processes. Raises RunFailed."""
 
     def __init__(self, pair: VethPair, bytes_most: int) -> None:
         self._pair, self._bytes_most = pair, bytes_most
         self._children: list[Child[Any]] = []
 
-    def __enter__(self) -> EndpointPair:
+    def _open(self) -> None:
         environment = {**os.environ, TOKEN_VARIABLE: new_token()}
         module = "tools.bench.link_end"
-        try:
-            for member, pid in enumerate(self._pair.pids):
-                place = EndPlace(member, HOSTS, self._bytes_most)
-                spawn, name = partial(netns.spawn, pid), ("sender", "receiver")[member]
-                self._children.append(children.start(spawn, name, module, place, TransferMeasured, environment))
-            children.gather(self._children, ANSWER_S)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        for member, pid in enumerate(self._pair.pids):
+            place = EndPlace(member, HOSTS, self._bytes_most)
+            spawn, name = partial(netns.spawn, pid), ("sender", "receiver")[member]
+            self._children.append(children.start(spawn, name, module, place, TransferMeasured, environment))
+        children.gather(self._children, ANSWER_S)
 
     def close(self) -> None:
         children.close(self._children)
@@ -261,9 +196,5 @@ def missing() -> str:
     """Why no veth pair can be had here; "" if it can."""
     if not netns.is_privileged():
         return "needs root (network namespaces)"
-    lacking = [name for name in ("ip", "unshare", "mnexec", "setpriv") if not _which(name)]
+    lacking = [name for name in ("ip", "unshare", "mnexec", "setpriv") if shutil.which(name) is None]
     return f"{', '.join(lacking)} is missing" if lacking else ""
-
-
-def _which(name: str) -> bool:
-    return any((Path(folder) / name).exists() for folder in os.environ.get("PATH", "").split(":"))

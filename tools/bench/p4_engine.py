@@ -7,7 +7,6 @@ flight and check every sum, and, where it is installed, bmv2's simple_switch in 
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -28,11 +27,11 @@ from emulation.scenario.errors import RunFailed
 from emulation.testbed import children, netns, patience
 from emulation.testbed.children import Child
 from emulation.testbed.mininet.services import switchagg_command
-from emulation.testbed.resource import Resource
 from switchagg.dataplane.p4 import bmv2_plane, p4_plane
 from switchagg.dataplane.p4.plane_program import HEADERS_BYTES, PROGRAMS, PlaneControl, Run, defines, headers_of
 from switchagg.errors import SwitchaggError
 from tools.bench.p4_worker import BeginSending, Counts, WorkerPlace, job_of
+from tools.bench.veth_pair import VethPair
 
 if TYPE_CHECKING:
     from p4vm.control.controlled_switch import ControlledSwitch
@@ -202,52 +201,6 @@ def starts(backend: str, rounds: int) -> list[dict[str, Any]]:
 # ---- on veth
 
 
-class TwoLinks(Resource):
-    """Two namespaces that two veth pairs join: the switch's interfaces in one, the workers' in the other. Both go with
-    this process, however it ends. A context manager. Raises RunFailed."""
-
-    def __init__(self) -> None:
-        name = f"sa{os.getpid()}"
-        self.inner, self.outer = [f"{name}a", f"{name}c"], [f"{name}b", f"{name}d"]
-        self._holders: list[subprocess.Popen[bytes]] = []
-
-    def _open(self) -> None:
-        try:
-            self._holders += [self._namespace(), self._namespace()]
-            here, there = self.pids
-            for inner, outer in zip(self.inner, self.outer, strict=True):
-                link = ["ip", "link", "add", inner, "netns", str(here), "type", "veth", "peer", "name", outer]
-                patience.run([*link, "netns", str(there)], 20, check=True)
-            for pid, links in ((here, self.inner), (there, self.outer)):
-                for name in links:
-                    netns.run_script(pid, f"sysctl -qw net.ipv6.conf.{name}.disable_ipv6=1\nip link set {name} up")
-                netns.run_script(pid, "ip link set lo up")
-        except (subprocess.SubprocessError, OSError) as error:
-            words = (getattr(error, "stderr", None) or "").strip()
-            raise RunFailed(f"no veth pair can be had here: {words or error}") from error
-
-    @property
-    def pids(self) -> list[int]:
-        return [holder.pid for holder in self._holders]
-
-    def _namespace(self) -> subprocess.Popen[bytes]:
-        """A process in a namespace of its own, which ends when our end of its pipe closes."""
-        holder = subprocess.Popen(
-            ["unshare", "-n", "sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert holder.stdout is not None
-        if not netns.wait_readable(holder.stdout.fileno(), 10.0) or not holder.stdout.readline():
-            netns.end(holder)
-            raise RunFailed("no network namespace can be made here: run it as root")
-        return holder
-
-    def close(self) -> None:
-        for holder in self._holders:
-            with holder:  # closes its pipes
-                holder.kill()
-        self._holders.clear()
-
-
 def on_veth(seconds: float, rounds: int, log: Log) -> list[dict[str, Any]]:
     """Packets per second into the switch, per candidate; rounds in turns."""
     contenders = ["native"]
@@ -270,7 +223,7 @@ def on_veth(seconds: float, rounds: int, log: Log) -> list[dict[str, Any]]:
 
 
 def one_run(name: str, seconds: float) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as place, TwoLinks() as links:
+    with tempfile.TemporaryDirectory() as place, VethPair(links=2) as links:
         commands = Path(place) / "commands"
         commands.write_text("\n".join(set_up()) + "\n")
         switch = start_simple_switch if name == "simple_switch" else start_engine
@@ -295,9 +248,9 @@ def set_up() -> list[str]:
     return recorded
 
 
-def start_engine(links: TwoLinks, commands: Path, place: Path) -> list[subprocess.Popen[bytes]]:
+def start_engine(links: VethPair, commands: Path, place: Path) -> list[subprocess.Popen[bytes]]:
     ready = place / "ready"
-    words = [word for port, name in enumerate(links.inner) for word in ("-i", f"{port}@{name}")]
+    words = [word for port, name in enumerate(links.names[0]) for word in ("-i", f"{port}@{name}")]
     words += [word for name, value in defines(ELEMENTS, SLOTS).items() for word in ("-D", f"{name}={value}")]
     program = str(PROGRAMS / "v1model/switchagg.p4")
     words += ["--commands", str(commands), "--ready-file", str(ready), "--control", str(place / "control")]
@@ -307,8 +260,8 @@ def start_engine(links: TwoLinks, commands: Path, place: Path) -> list[subproces
     return [process]
 
 
-def start_simple_switch(links: TwoLinks, commands: Path, place: Path) -> list[subprocess.Popen[bytes]]:
-    words = [word for port, name in enumerate(links.inner) for word in ("-i", f"{port}@{name}")]
+def start_simple_switch(links: VethPair, commands: Path, place: Path) -> list[subprocess.Popen[bytes]]:
+    words = [word for port, name in enumerate(links.names[0]) for word in ("-i", f"{port}@{name}")]
     command = ["simple_switch", *words, "--thrift-port", "9090", str(bmv2_plane.compiled((ELEMENTS, False), SLOTS))]
     log = (place / "log").open("wb")
     process = netns.spawn(links.pids[0], command, stdout=log, stderr=log)
@@ -331,11 +284,11 @@ def wait_for(process: subprocess.Popen[bytes], is_ready: Callable[[], bool], pla
         time.sleep(0.02)
 
 
-def drive(links: TwoLinks, seconds: float) -> dict[str, float]:
+def drive(links: VethPair, seconds: float) -> dict[str, float]:
     """Run both workers at once; returns the sums of their counts."""
     workers: list[Child[Counts]] = []
     try:
-        for rank, interface in enumerate(links.outer):
+        for rank, interface in enumerate(links.names[1]):
             place = WorkerPlace(rank, WORKERS, interface, ELEMENTS, VETH_WINDOW, seconds)
             spawn = partial(netns.spawn, links.pids[1])
             workers.append(children.start(spawn, f"worker {rank}", "tools.bench.p4_worker", place, Counts))

@@ -4,30 +4,26 @@ The two sides of a comparison use the same link, the same packets per system cal
 turns. Plain UDP is what the socket can do: the same datagrams sent from as much memory and received into as much, with
 no header, no checksum by this project, no acknowledgement and no copy to a place. The receivers answer each message
 that has arrived with a credit, so that the receiver's buffer is never overrun; a link has no pause frames here.
-
-    python -m tools.bench.rdma [--kind RC] [--mtu 4096] [--rounds 5] [--cell 1.0]
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import statistics
 import struct
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from emulation.scenario.errors import RunFailed
-from emulation.testbed import children, netns, patience
+from emulation.testbed import children, netns
 from emulation.testbed.children import Child, ChildCommand, ChildReport, Done, serve
+from emulation.testbed.resource import Resource
+from tools.bench.veth_pair import HOSTS, VethPair
 from transport.rdma import soft
 from transport.rdma.verbs import (
     AccessFlags,
@@ -50,7 +46,6 @@ MESSAGES_UNDER_WAY = 2
 WINDOW_BYTES = 1 << 20
 """RC may have so many bytes unacknowledged."""
 
-ADDRESSES = ("10.79.0.1", "10.79.0.2")
 UDP_PORT, CREDIT_PORT = 4800, 4801
 SILENCE_S = 0.2
 """So long without a credit means that a message was lost."""
@@ -224,7 +219,7 @@ class Udp:
         self._bundle_bytes = min(64, 65_000 // datagram_bytes) * datagram_bytes
         self._memory = memoryview(bytearray(MESSAGES_UNDER_WAY * message_bytes))
         self._ancillary = [(SOL_UDP, UDP_SEGMENT, struct.pack("H", datagram_bytes))]
-        self._peer = ADDRESSES[address == ADDRESSES[0]]
+        self._peer = HOSTS[address == HOSTS[0]]
 
     def send(self, seconds: float) -> EndpointTraffic:
         end = time.monotonic() + seconds
@@ -297,38 +292,23 @@ class RdmaExecutor:
 # ---- the process that commands them
 
 
-class Pair:
-    """The two processes, each in a network namespace of its own, and the veth between them."""
+class RdmaEnds(Resource):
+    """The two processes, each in a network namespace of its own. pair: which has a link of the MTU."""
 
-    def __init__(self, kind: str, mtu: int, message_bytes: int) -> None:
+    def __init__(self, pair: VethPair, kind: str, mtu: int, message_bytes: int) -> None:
+        self._pair = pair
+        self._settings = [EndSettings(address, kind, mtu, message_bytes) for address in HOSTS]
         self._children: list[Child[Any]] = []
-        try:
-            for address in ADDRESSES:
-                name = f"the benchmark's process at {address}"
-                settings = EndSettings(address, kind, mtu, message_bytes)
-                reports = EndpointOpened | MessagesMoved | EndpointStopped
-                environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-                self._children.append(children.start(_unshared, name, MODULE, settings, reports, environment))
-            children.gather(self._children, START_S)
-            self._lay_link(LINK_MTU[mtu])
-            places = self._all([OpenEndpoint(), OpenEndpoint()])
-            self._all([Connect(place.end, place.address, place.rkey) for place in reversed(places)])
-        except BaseException:
-            self.close()
-            raise
 
-    def _lay_link(self, mtu: int) -> None:
-        left, right = (child.process.pid for child in self._children)
-        lines = [["ip", "link", "add", "sa-rdma", "netns", str(left), "mtu", str(mtu), "type", "veth"]]
-        lines[0] += ["peer", "name", "sa-rdma", "netns", str(right), "mtu", str(mtu)]
-        for pid, address in ((left, ADDRESSES[0]), (right, ADDRESSES[1])):
-            inside = ["nsenter", f"--net=/proc/{pid}/ns/net", "ip"]
-            lines += [[*inside, "addr", "add", f"{address}/24", "dev", "sa-rdma"]]
-            lines += [[*inside, "link", "set", device, "up"] for device in ("lo", "sa-rdma")]
-        for line in lines:
-            done = patience.run(line, 20)
-            if done.returncode:
-                raise RunFailed(f"{' '.join(line)}: {done.stderr.strip()}")
+    def _open(self) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        reports = EndpointOpened | MessagesMoved | EndpointStopped
+        for pid, settings in zip(self._pair.pids, self._settings, strict=True):
+            name, spawn = f"the benchmark's process at {settings.address}", partial(netns.spawn, pid)
+            self._children.append(children.start(spawn, name, MODULE, settings, reports, environment))
+        children.gather(self._children, START_S)
+        places = self._all([OpenEndpoint(), OpenEndpoint()])
+        self._all([Connect(place.end, place.address, place.rkey) for place in reversed(places)])
 
     def _all(
         self, orders: list[OpenEndpoint | Connect | MoveMessages | StopEndpoint], timeout_s: float = START_S
@@ -359,19 +339,6 @@ class Pair:
         children.close(self._children)
 
 
-def _unshared(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["unshare", "-n", *command], **options)
-
-
-@contextmanager
-def _pair(kind: str, mtu: int, message_bytes: int) -> Iterator[Pair]:
-    pair = Pair(kind, mtu, message_bytes)
-    try:
-        yield pair
-    finally:
-        pair.close()
-
-
 def _spread(values: list[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
@@ -395,7 +362,7 @@ def rdma_write_throughput(
     if missing := _missing():
         raise RunFailed(missing)
     runs: dict[str, list[dict[str, Any]]] = {"rdma": [], "udp": []}
-    with _pair(kind, mtu, message_bytes) as pair:
+    with VethPair(mtu=LINK_MTU[mtu]) as link, RdmaEnds(link, kind, mtu, message_bytes) as pair:
         for transport in runs:
             pair.measure(transport, min(cell_s, 0.2))  # memory is touched, caches and buffers are warm
         for _ in range(rounds):
@@ -428,35 +395,9 @@ def _missing() -> str:
     return "" if netns.is_privileged() else "needs root, for two network namespaces"
 
 
-def main(arguments: list[str]) -> int:
-    """The comparison, in a line for each kind and path MTU."""
-    parser = argparse.ArgumentParser(description=rdma_write_throughput.__doc__)
-    parser.add_argument("--kind", choices=["RC", "UC"])
-    parser.add_argument("--mtu", type=int, choices=sorted(LINK_MTU))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cell", type=float, default=1.0)
-    chosen = parser.parse_args(arguments)
-    for kind in [chosen.kind] if chosen.kind else ["RC", "UC"]:
-        for mtu in [chosen.mtu] if chosen.mtu else sorted(LINK_MTU):
-            result = rdma_write_throughput(kind, mtu, cell_s=chosen.cell, rounds=chosen.rounds)
-            rdma, udp = result["rdma_gbps"], result["udp_gbps"]
-            cores = result["rdma_core_gbps"]["median"], result["udp_core_gbps"]["median"]
-            print(
-                f"{kind} MTU {mtu}: {rdma['median']:.1f} Gb/s ({rdma['low']:.1f} to {rdma['high']:.1f}), plain UDP "
-                f"{udp['median']:.1f} ({udp['low']:.1f} to {udp['high']:.1f}), {result['share']:.0%}; "
-                f"by processor time {cores[0]:.1f} and {cores[1]:.1f}, {cores[0] / cores[1]:.0%}; "
-                f"lost {result['lost']}, sent again {result['resent_packets']} packets",
-                flush=True,
-            )
-    return 0
-
-
 if __name__ == "__main__":
-    if sys.argv[1:] and sys.argv[1].startswith("{"):
-        serve(
-            EndSettings,
-            OpenEndpoint | Connect | MoveMessages | StopEndpoint,
-            lambda settings: RdmaExecutor(settings).carry_out,
-        )
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    sys.exit(main(sys.argv[1:]))
+    serve(
+        EndSettings,
+        OpenEndpoint | Connect | MoveMessages | StopEndpoint,
+        lambda settings: RdmaExecutor(settings).carry_out,
+    )
