@@ -177,6 +177,7 @@ def _summary(done: Comparison) -> dict[str, Any]:
         "scenario": built["scenario"].name,
         "backend": built["backend"],
         "verdict": built["verdict"],
+        "finding": built["finding"],
         "results": str(done.folder / "results.json"),
         "report": str(done.report),
         "methods": {

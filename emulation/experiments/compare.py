@@ -232,10 +232,10 @@ def problems(built: dict[str, Any]) -> list[str]:
     for entry in built["methods"]:
         certificate = entry["certificate"]
         if certificate is not None and not certificate["valid"]:
-            faults.append(f"{entry['method']}: INVALID: {'; '.join(certificate['reasons'])}{_valid_rate(certificate)}")
+            faults.append(f"{entry['method']}: INVALID: {' '.join(certificate['reasons'])}{_valid_rate(certificate)}")
     return [*faults, *(f"{method}: {text}" for method, text in disturbances(built))]
 
 
 def _valid_rate(certificate: dict[str, Any]) -> str:
     rate_bps = certificate.get("valid_rate_bps")
-    return f"; try [topology] rate_bps = {rate_bps}" if rate_bps else ""
+    return f" This machine likely keeps [topology] rate_bps = {rate_bps}." if rate_bps else ""

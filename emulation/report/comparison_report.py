@@ -13,9 +13,11 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from emulation.report import comparison_figures, figure_kit, page_kit, wording
-from emulation.report.comparison_rows import Row, split_rows, turned
+from emulation.report.comparison_rows import split_rows, turned
 from emulation.report.page_kit import Section, part, text
 from emulation.report.svg import paint
+from emulation.report.table_kit import Row
+from emulation.report.topology_figure import up_links
 from emulation.results.results import differing, unequal_ranks
 from emulation.results.speedups import DISTURBED, INVALID, VALID
 from emulation.results.timeline import Span
@@ -25,6 +27,8 @@ from transport.group.method_name import MethodName
 
 _WORDS = tomllib.loads((page_kit.TEMPLATES / "report.toml").read_text(encoding="utf-8"))
 """`captions` of figures, and `definitions` of numbers."""
+
+LINES_MOST = 4  # of a list that isn't folded
 
 
 def write_report(
@@ -71,17 +75,12 @@ class _Page:
     def header(self) -> list[Markup]:
         """What was compared, what came out, and whether to trust it. What is invalid says so before any finding."""
         findings, kind, lines = wording.findings(self.built), self.stamp["kind"], []
-        if kind == "invalid":
-            for entry in self.methods:
-                name, certificate = self.names[entry["method"]], entry["certificate"]
-                if certificate is None or certificate["valid"]:
-                    continue
-                lines += [f"{name}: {reason}" for reason in certificate["reasons"]]
-                if rate_bps := certificate["valid_rate_bps"]:
-                    lines.append(
-                        f"{name}: {wording.rate_text(rate_bps)} is a rate this machine is likely to keep: --set "
-                        f"topology.rate_bps={rate_bps}"
-                    )
+        for entry in self.methods if kind == "invalid" else ():
+            name, certificate = self.names[entry["method"]], entry["certificate"] or {"reasons": []}
+            lines += [f"{name}: {reason}" for reason in certificate["reasons"]]
+            if rate_bps := certificate.get("valid_rate_bps"):
+                advice = f"{wording.rate_text(rate_bps)} is a rate this machine is likely to keep"
+                lines.append(f"{name}: {advice}: --set topology.rate_bps={rate_bps}")
         if kind == "disturbed":  # the stamp says them
             disturbances = wording.disturbances(self.built)
             lines = [f"{self.names[method]}: {sentence}" for method, sentence in disturbances]
@@ -92,7 +91,7 @@ class _Page:
             outcome = [text(f"What was measured nevertheless: {' '.join(findings)}", "soft")]
             return page_kit.opening(title, compared=compared, trust=trust, outcome=outcome)
         outcome = [
-            part("number", wording.finding(self.built)),
+            part("number", wording.finding(self.built), wording.finding_about(self.built)),
             text(findings[0], "lead"),
             *map(text, findings[1:]),
             *self.figure("breakdown"),
@@ -161,6 +160,8 @@ class _Page:
         parts = [part("items", methods, "methods"), text(self._what_ran())]
         if "topology" in self.figures:
             parts += [text(wording.topology_text(self.built)), *self.figure("topology")]
+            lines, summary = up_links(self.scenario, self.built), "Links between switches, and what crosses them"
+            parts += [part("details", summary, [part("items", lines)], len(lines) <= LINES_MOST)] if lines else []
         shared, single = self._notes()
         parts += [text("Notes", tag="h3"), part("items", shared)] if shared else []
         parts += [part("details", "Notes on single methods", [part("items", single)])] if single else []
@@ -268,39 +269,27 @@ def _stamp(built: dict[str, Any]) -> dict[str, Any]:
     if wrong := [entry for entry in built["methods"] if unequal_ranks(entry)]:
         names = " and ".join(wording.in_text(entry["method"]) for entry in wrong)
         reasons = " and ".join(dict.fromkeys(map(wording.why_different, wrong)))
-        return {
-            "word": "WRONG",
-            "kind": "invalid",
-            "text": f"With {names} the ranks ended with different parameters: {reasons}. Nothing in this report can be "
-            "used.",
-        }
-    if pairs := differing(built):
+        text = f"With {names} the ranks ended with different parameters: {reasons}."
+    elif pairs := differing(built):
         names = ", ".join(f"{wording.in_text(method)} and {wording.in_text(other)}" for method, other in pairs)
-        return {
-            "word": "WRONG",
-            "kind": "invalid",
-            "text": f"By one codec in the same packets {names} ended with different parameters. Nothing in this report "
-            "can be used.",
-        }
-    return verdict_stamp(built["verdict"])
+        text = f"By one codec in the same packets {names} ended with different parameters."
+    else:
+        return verdict_stamp(built["verdict"])
+    return {"word": "WRONG", "kind": "invalid", "text": f"{text} Nothing in this report can be used."}
 
 
 def verdict_stamp(verdict: str | None) -> dict[str, Any]:
     """The same from a verdict alone; None: in virtual time."""
     kept_rates = "The emulated links kept their rates while each method ran"
-    disturbed = "but computing was disturbed. A difference that computing makes is not the method's."
     texts = {
         None: "The network is simulated: no busy machine can disturb these times, and a second run repeats them.",
         VALID: f"{kept_rates}: these times can be trusted.",
-        DISTURBED: f"{kept_rates}, {disturbed}",
+        DISTURBED: f"{kept_rates}, but computing was disturbed, so iteration times are not the methods' alone. End "
+        "other programs, or use fewer workers, and run again.",
         INVALID: "This machine did not emulate the links faithfully: do not use or quote the times in this report. The "
         "usual causes are a rate that is too high for this machine, and other programs that kept its CPUs busy.",
     }
-    return {
-        "word": verdict or "VIRTUAL TIME",
-        "kind": (verdict or "virtual").lower(),
-        "text": texts[verdict],
-    }
+    return {"word": verdict or "VIRTUAL TIME", "kind": (verdict or "virtual").lower(), "text": texts[verdict]}
 
 
 def _measures(certificate: dict[str, Any]) -> list[tuple[str, str, str]]:

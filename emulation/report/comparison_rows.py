@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from emulation.report import link_sharing, wording
+from emulation.report.table_kit import Row, row_of_some
 from emulation.results.results import unequal_ranks
 from emulation.results.speedups import resolved
-
-Row = tuple[str, list[tuple[str, str]]]
-"""Label, and for each method the value and a small line below it ("" for none)."""
-
 
 _HEADS = {
     "Bits per value": "Bits",
@@ -71,10 +68,10 @@ def _first_rows(built: dict[str, Any]) -> list[Row]:
     if any("codec" in s for s in summaries):
         rows.append(("Bits per value", [wording.codec_text(entry) for entry in methods]))
     if any(entry["method"].schedule for entry in methods):
-        rows += [*_prediction_rows(methods), *_first_layer_rows(summaries)]
+        rows += row_of_some("Iteration time by the model", methods, _predicted) + _first_layer_rows(summaries)
     if scenario.faults.of_packets:
         rows.append(_retransmissions(methods))
-    return [*rows, *_slowdown_rows(summaries), *link_sharing.rows(built)]
+    return [*rows, *row_of_some("Computing slowed by", summaries, _slowed), *link_sharing.rows(built)]
 
 
 def _details(built: dict[str, Any]) -> list[Row]:
@@ -86,7 +83,7 @@ def _details(built: dict[str, Any]) -> list[Row]:
         *_server_rows(summaries),
         ("algbw", [(_algbw(s["algbw_bytes_per_s"]), "") for s in summaries]),
         ("busbw", [(_busbw(entry), "") for entry in methods]),
-        *_call_path_rows(methods),
+        *row_of_some("Calls of each rank, by path", methods, _call_paths),
     ]
     if not any(entry["method"].schedule for entry in methods):
         rows += _first_layer_rows(summaries)
@@ -115,52 +112,31 @@ def _retransmissions(methods: list[dict[str, Any]]) -> Row:
     return "Retransmissions", [(wording.count_text(entry["retransmissions"]), "") for entry in methods]
 
 
-def _prediction_rows(methods: list[dict[str, Any]]) -> list[Row]:
-    """What the model of schedules predicts, beside what was measured; none without a schedule."""
-    predictions = [entry.get("environment", {}).get("predicted_iteration_ns") for entry in methods]
-    if not any(predictions):
-        return []
-    cells = [
-        (
-            wording.time_text(predicted),
-            f"measured {wording.percent_text(entry['summary']['iteration_ns']['median'] / predicted, 0)} of it",
-        )
-        if predicted
-        else ("–", "")  # noqa: RUF001
-        for predicted, entry in zip(predictions, methods, strict=True)
-    ]
-    return [("Iteration time by the model", cells)]
+def _predicted(entry: dict[str, Any]) -> tuple[str, str] | None:
+    """What the model of schedules predicts, beside what was measured; None without a schedule."""
+    if not (predicted := entry.get("environment", {}).get("predicted_iteration_ns")):
+        return None
+    share = wording.percent_text(entry["summary"]["iteration_ns"]["median"] / predicted, 0)
+    return wording.time_text(predicted), f"measured {share} of it"
 
 
-def _slowdown_rows(summaries: list[dict[str, Any]]) -> list[Row]:
-    """How much longer the same ranks compute while they exchange; none where none computed without exchange."""
-    if not any("compute_slowdown" in numbers for numbers in summaries):
-        return []
-    cells = [
-        (
-            wording.times_text(numbers["compute_slowdown"]),
-            f"{wording.time_text(numbers['compute_alone_ns']['median'])} without exchange",
-        )
-        if "compute_slowdown" in numbers
-        else ("–", "")  # noqa: RUF001
-        for numbers in summaries
-    ]
-    return [("Computing slowed by", cells)]
+def _slowed(numbers: dict[str, Any]) -> tuple[str, str] | None:
+    """How much longer the same ranks compute while they exchange; None where none computed without exchange."""
+    if "compute_slowdown" not in numbers:
+        return None
+    alone = wording.time_text(numbers["compute_alone_ns"]["median"])
+    return wording.times_text(numbers["compute_slowdown"]), f"{alone} without exchange"
 
 
 def _first_layer_rows(summaries: list[dict[str, Any]]) -> list[Row]:
     """How long the first layer waited for its sum, which the next forward pass begins with; none if it isn't known."""
-    spreads = [numbers.get("first_layer_ns") for numbers in summaries]
-    if not any(spreads):
-        return []
-    waits = [numbers.get("first_layer_wait_ns") for numbers in summaries]
-    cells = [
-        (wording.time_text(span["median"]), f"of it in queues {wording.time_text(wait['median'])}")
-        if span and wait
-        else ("–", "")  # noqa: RUF001
-        for span, wait in zip(spreads, waits, strict=True)
-    ]
-    return [("First layer: gradient ready to sum back", cells)]
+
+    def cell(numbers: dict[str, Any]) -> tuple[str, str] | None:
+        span, wait = numbers.get("first_layer_ns"), numbers.get("first_layer_wait_ns")
+        text = wording.time_text
+        return (text(span["median"]), f"of it in queues {text(wait['median'])}") if span and wait else None
+
+    return row_of_some("First layer: gradient ready to sum back", summaries, cell)
 
 
 def _with_bound(numbers: dict[str, Any]) -> tuple[str, str]:
@@ -178,38 +154,32 @@ def _wire(numbers: dict[str, Any], direction: str) -> tuple[str, str]:
 
 def _server_rows(summaries: list[dict[str, Any]]) -> list[Row]:
     """What the busiest parameter server's link carried; none where no server has a link of its own."""
-    if not any("bound_wire_bytes_per_server" in numbers for numbers in summaries):
-        return []
 
-    def cell(numbers: dict[str, Any], direction: str) -> tuple[str, str]:
-        measured = numbers.get(f"wire_{direction}_bytes_per_server_iteration")
-        both = numbers.get("bound_wire_bytes_per_server")
-        least = numbers.get(f"bound_wire_{direction}_bytes_per_server", both)
-        return wording.bytes_text(measured), f"bound {wording.bytes_text(least)}" if least else ""
+    def of(direction: str) -> Callable[[dict[str, Any]], tuple[str, str] | None]:
+        def cell(numbers: dict[str, Any]) -> tuple[str, str] | None:
+            if (both := numbers.get("bound_wire_bytes_per_server")) is None:
+                return None
+            least = numbers.get(f"bound_wire_{direction}_bytes_per_server", both)
+            measured = numbers[f"wire_{direction}_bytes_per_server_iteration"]
+            return wording.bytes_text(measured), f"bound {wording.bytes_text(least)}"
 
-    return [
-        (f"Each server {what}", [cell(numbers, direction) for numbers in summaries])
-        for what, direction in (("sends", "tx"), ("receives", "rx"))
-    ]
+        return cell
 
-
-def _call_path_rows(methods: list[dict[str, Any]]) -> list[Row]:
-    """The path that PyTorch's calls took (switch, gloo, …); no row where no method counted its calls."""
-    if not any("call_paths" in entry for entry in methods):
-        return []
-    return [("Calls of each rank, by path", [_call_paths(entry.get("call_paths", {})) for entry in methods])]
+    of_sending = row_of_some("Each server sends", summaries, of("tx"))
+    return [*of_sending, *row_of_some("Each server receives", summaries, of("rx"))]
 
 
-def _call_paths(paths_by_kind: Mapping[str, Mapping[str, Mapping[str, int]]]) -> tuple[str, str]:
+def _call_paths(entry: dict[str, Any]) -> tuple[str, str] | None:
+    """The path that PyTorch's calls took (switch, gloo, …); None where they weren't counted."""
     calls_by_path: dict[str, list[tuple[str, int, int]]] = {}
-    for kind, by_path in sorted(paths_by_kind.items()):
+    for kind, by_path in sorted(entry.get("call_paths", {}).items()):
         for path, count in by_path.items():
             calls_by_path.setdefault(path, []).append((kind, count["calls"], count["bytes"]))
     shares = [f"{path} {wording.bytes_text(sum(size for *_, size in kinds))}" for path, kinds in calls_by_path.items()]
     calls = [
         f"{path}: " + ", ".join(f"{calls} {kind}" for kind, calls, _ in kinds) for path, kinds in calls_by_path.items()
     ]
-    return ", ".join(shares) or "–", "; ".join(calls)  # noqa: RUF001
+    return (", ".join(shares), "; ".join(calls)) if calls else None
 
 
 def _algbw(bytes_per_s: float | None) -> str:

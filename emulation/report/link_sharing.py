@@ -6,6 +6,8 @@ From the results document alone, and only where it has something to say about it
 from __future__ import annotations
 
 from collections.abc import Set
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from matplotlib import colormaps
@@ -14,8 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from emulation.report import figure_kit, wording
-from emulation.report.svg import INK, ON_LIGHT, PAPER, WIDTH, tip
-from emulation.report.topology_figure import HOST, SWITCH, aggregating, places
+from emulation.report.svg import INK, PAPER, WIDTH, tip
+from emulation.report.table_kit import Cell, Row, row_of_some
+from emulation.report.topology_figure import HOSTS_ABREAST, aggregating, draw_nodes, places
 from emulation.results.shares import JOB, busiest_shared, part_of_job
 from emulation.scenario.bounds import servers_of
 from emulation.scenario.scenario import Scenario
@@ -30,14 +33,12 @@ COLUMNS = 2
 ABREAST = 4
 """Hosts whose labels have room beside each other in half of the width."""
 ACCURACY_STEP = 0.005  # what a target accuracy is a multiple of
-Row = tuple[str, list[tuple[str, str]]]
 
 _SHADES = {
     "cubic": "Greens", "reno": "YlOrBr", "bbr": "Purples", "dcqcn": "BuGn", "roce": "OrRd", "short": "Greys",
     "incast": "RdPu",
 }  # fmt: skip
 _LOADS = colormaps["YlOrRd"]
-_NONE = ("–", "")  # noqa: RUF001
 
 
 def sharing(built: dict[str, Any], *keys: str) -> list[dict[str, Any]]:
@@ -67,7 +68,7 @@ def loads(built: dict[str, Any]) -> Figure | None:
         axes.set_title(wording.name_of(entry["method"]), loc="left", fontsize=10)
     for axes in panels[len(entries) :]:
         axes.axis("off")
-    figure.set_size_inches(WIDTH, rows * (0.9 + 1.5 * depth))
+    figure.set_size_inches(WIDTH, rows * (0.9 + (1.9 if wide else 1.5) * depth))
     return figure
 
 
@@ -120,7 +121,7 @@ def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float], aggregator
     box = {"facecolor": PAPER, "edgecolor": "none", "pad": 0.8}
     axes.axis("off")
     crowded = len(network.hosts) > 2 * ABREAST
-    steps = min(3, (len(network.hosts) - 1) // ABREAST) if crowded else 1
+    steps = min(4, (len(network.hosts) - 1) // ABREAST) if crowded else 1
     for number, link in enumerate(network.links):
         (x1, y1), (x2, y2) = where[link.a], where[link.b]
         both = [loads_bps.get(hop) for hop in ((link.a, link.b), (link.b, link.a))]
@@ -143,25 +144,10 @@ def _draw(axes: Axes, network: Topology, loads_bps: dict[Hop, float], aggregator
             if (a, b) in loads_bps
         )
         tip(drawn, f"{'; '.join(tips) or 'not counted'}, of {wording.rate_text(link.settings.rate_bps)}")
-        near = 0.2 + 0.16 * (number % steps)  # of the way up: labels that stand side by side have no room
+        near = 0.2 + 0.13 * (number % steps)  # of the way up: labels that stand side by side have no room
         x, y = ((1 - near) * low + near * high for low, high in zip(where[below], where[above], strict=True))
         axes.text(x, y, text, fontsize=9, bbox=box, ha="center", va="center")
-    for name, (x, y) in where.items():
-        colour = SWITCH if name in network.switches else PAPER if name in network.other_hosts else HOST
-        edge = "black" if name in aggregators else "#AAAAAA"
-        frame = {"boxstyle": "round", "facecolor": colour, "edgecolor": edge}
-        axes.text(
-            x,
-            y,
-            name,
-            ha="center",
-            va="center",
-            fontsize=9,
-            bbox=frame,
-            color=ON_LIGHT if name in network.switches else INK,
-        )
-    for label in axes.texts:
-        label.set_in_layout(False)
+    draw_nodes(axes, where, network, aggregators, upright=len(network.hosts) > HOSTS_ABREAST)
     axes.margins(0.08, 0.18)
 
 
@@ -278,18 +264,12 @@ def _job_looks(jobs: list[dict[str, Any]], measured: str) -> list[dict[str, Any]
     rivals = [job for job in jobs if not job["measured"]]
     looks = []
     for job in jobs:
-        label = f"{'measured' if job['measured'] else job['name']} (weight {job['weight']})"
-        colour: Any = measured
+        look: dict[str, Any] = {"linewidth": 2.6, "color": measured, "linestyle": "-"}
         if not job["measured"]:
             colour = colormaps["viridis"](0.15 + 0.7 * rivals.index(job) / max(1, len(rivals) - 1))
-        looks.append(
-            {
-                "linewidth": 2.6 if job["measured"] else 1.4,
-                "color": colour,
-                "linestyle": "-" if job["measured"] else "--",
-                "label": label,
-            }
-        )
+            look = {"linewidth": 1.4, "color": colour, "linestyle": "--"}
+        name = "measured" if job["measured"] else job["name"]
+        looks.append({**look, "label": f"{name} (weight {job['weight']})"})
     return looks
 
 
@@ -310,7 +290,7 @@ def rows(built: dict[str, Any]) -> list[Row]:
     return [
         *_flow_rows(methods),
         *_job_rows(methods),
-        *_pause_rows(methods),
+        *row_of_some("Pauses of links", methods, _paused),
         *_loss_rows(built),
         *(_accuracy_rows(built) if special else []),
     ]
@@ -320,43 +300,37 @@ def _flow_rows(methods: list[dict[str, Any]]) -> list[Row]:
     if not any(entry.get("flows") for entry in methods):
         return []
     kinds = list(dict.fromkeys(flow["kind"] for entry in methods for flow in entry.get("flows", [])))
-    flow_rows: list[Row] = [(f"Goodput, {kind}", [_goodput(entry, kind) for entry in methods]) for kind in kinds]
-    timed = [kind for kind in kinds if kind in ("short", "incast")]
-    flow_rows += [
-        (f"Time of a flow, 99th percentile, {kind}", [_times(entry, kind) for entry in methods]) for kind in timed
+    rows_of = [row_of_some(f"Goodput, {kind}", methods, partial(_goodput, kind)) for kind in kinds]
+    rows_of += [
+        row_of_some(f"Time of a flow, 99th percentile, {kind}", methods, partial(_times, kind))
+        for kind in kinds
+        if kind in ("short", "incast")
     ]
-    flow_rows.append(("Busiest shared link: Jain's index", [_index(entry) for entry in methods]))
-    if any(entry.get("shared_links") for entry in methods):
-        flow_rows.append(("Its queue, 99th percentile", [_queue(entry) for entry in methods]))
-    return flow_rows
+    rows_of.append(row_of_some("Busiest shared link: Jain's index", methods, _index))
+    return [*chain.from_iterable(rows_of), *row_of_some("Its queue, 99th percentile", methods, _queue)]
 
 
 def _job_rows(methods: list[dict[str, Any]]) -> list[Row]:
     """Of the other jobs of a network; none without."""
-    if not any(entry.get("tenants") for entry in methods):
-        return []
-    cells_by_row: dict[str, list[tuple[str, str]]] = {}
-    names = [
-        job["name"] for entry in methods for job in entry.get("tenants", {}).get("jobs", []) if not job["measured"]
-    ]
-    for name in dict.fromkeys(names):
-        cells_by_row[f"Job {name}: one sum takes"] = [_sum_time(entry, name) for entry in methods]
-    cells_by_row["Queue of the fullest link, 99th percentile"] = [_fullest(entry) for entry in methods]
-    return list(cells_by_row.items())
+    jobs = [job for entry in methods for job in entry.get("tenants", {}).get("jobs", []) if not job["measured"]]
+    names = dict.fromkeys(job["name"] for job in jobs)
+    sums = [row_of_some(f"Job {name}: one sum takes", methods, partial(_sum_time, name)) for name in names]
+    fullest = row_of_some("Queue of the fullest link, 99th percentile", methods, _fullest) if jobs else []
+    return [*chain.from_iterable(sums), *fullest]
 
 
-def _sum_time(entry: dict[str, Any], name: str) -> tuple[str, str]:
+def _sum_time(name: str, entry: dict[str, Any]) -> Cell | None:
     (job,) = [job for job in entry.get("tenants", {}).get("jobs", []) if job["name"] == name] or [{}]
     if not job.get("sum_ns"):
-        return _NONE
+        return ("–", "") if job else None  # noqa: RUF001
     wrong = f"{wording.count_text(job['wrong_elements'])} wrong elements"
     ended = f"; ended at {wording.time_text(job['ended_ns'])}" if job.get("ended_ns") else ""
     return wording.time_text(job["sum_ns"]["median"]), f"median of {wording.count_text(job['sums'])}; {wrong}{ended}"
 
 
-def _fullest(entry: dict[str, Any]) -> tuple[str, str]:
+def _fullest(entry: dict[str, Any]) -> Cell | None:
     if not (counted := entry.get("link_loads")):
-        return _NONE
+        return None
     link = max(counted["links"], key=lambda link: link["queue_p99_bytes"])
     marks, drops = (sum(link[key] for link in counted["links"]) for key in ("marked_frames", "dropped_frames"))
     note = (
@@ -365,16 +339,10 @@ def _fullest(entry: dict[str, Any]) -> tuple[str, str]:
     return wording.bytes_text(link["queue_p99_bytes"]), note
 
 
-def _pause_rows(methods: list[dict[str, Any]]) -> list[Row]:
-    """Of links that can be paused; none without."""
-    if not any(entry.get("pauses") for entry in methods):
-        return []
-    return [("Pauses of links", [_paused(entry.get("pauses")) for entry in methods])]
-
-
-def _paused(pauses: dict[str, Any] | None) -> tuple[str, str]:
-    if not pauses:
-        return _NONE
+def _paused(entry: dict[str, Any]) -> Cell | None:
+    """Of links that can be paused."""
+    if not (pauses := entry.get("pauses")):
+        return None
     count, percent, links = wording.count_text, wording.percent_text, pauses["links"]
     paused = sorted((link for link in links if link["pauses"]), key=lambda link: -link["paused_ns"])
     parts = [percent(link["paused_ns"] / pauses["run_ns"], 1) for link in paused]
@@ -392,10 +360,10 @@ def _of_kind(entry: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     return [flow for flow in entry.get("flows", []) if flow["kind"] == kind]
 
 
-def _goodput(entry: dict[str, Any], kind: str) -> tuple[str, str]:
+def _goodput(kind: str, entry: dict[str, Any]) -> Cell | None:
     rates = [bps for flow in _of_kind(entry, kind) for bps in flow["goodput_bps"]]
     if not rates:
-        return _NONE
+        return None
     note = f"{len(rates)} flows: {_rate(min(rates))} … {_rate(max(rates))}" if rates[1:] else ""
     return _rate(sum(rates)), note
 
@@ -404,10 +372,10 @@ def _rate(bps: float) -> str:
     return wording.rate_text(int(float(f"{bps:.3g}")))
 
 
-def _times(entry: dict[str, Any], kind: str) -> tuple[str, str]:
+def _times(kind: str, entry: dict[str, Any]) -> Cell | None:
     flows = [flow for flow in _of_kind(entry, kind) if flow.get("finished")]
     if not flows:
-        return _NONE
+        return None
     worst = max(flows, key=lambda flow: flow["time_p99_ns"])
     done, left = (sum(flow.get(key, 0) for flow in flows) for key in ("finished", "unfinished"))
     note = f"median {wording.time_text(worst['time_p50_ns'])}, {done} finished{f', {left} not' if left else ''}"
@@ -416,16 +384,16 @@ def _times(entry: dict[str, Any], kind: str) -> tuple[str, str]:
     return wording.time_text(worst["time_p99_ns"]), note
 
 
-def _index(entry: dict[str, Any]) -> tuple[str, str]:
+def _index(entry: dict[str, Any]) -> Cell | None:
     if (link := busiest_shared(entry)) is None:
-        return _NONE
+        return None
     part = wording.percent_text(part_of_job(link), 0)
     return f"{link['jain']:.2f}", f"{_direction(link)}; the job had {part} of its bytes"
 
 
-def _queue(entry: dict[str, Any]) -> tuple[str, str]:
+def _queue(entry: dict[str, Any]) -> Cell | None:
     if (link := busiest_shared(entry)) is None:
-        return _NONE
+        return None
     return wording.bytes_text(link["queue_p99_bytes"]), f"median {wording.bytes_text(link['queue_p50_bytes'])}"
 
 

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+Cell = tuple[str, str]
+"""A value and a small line below it ("" for none)."""
+Row = tuple[str, list[Cell]]
+"""A label, and a cell for each method."""
+
+
+def row_of_some(label: str, entries: Sequence[Any], cell: Callable[[Any], Cell | None]) -> list[Row]:
+    """A row with a dash for each entry that has no such cell; none where all have none."""
+    cells = [cell(entry) for entry in entries]
+    return [(label, [value or ("–", "") for value in cells])] if any(cells) else []  # noqa: RUF001
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[int] = (0,)) -> list[str]:

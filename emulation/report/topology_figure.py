@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from fractions import Fraction
 from math import cos, pi, sin
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from emulation.report import figure_kit
@@ -18,54 +19,55 @@ from emulation.scenario.topologies.topology import Hop, Topology, TopologyLink
 
 _LINK, HOST, SWITCH = "#888888", "#DDDDDD", "#56B4E9"
 
-HOSTS_DRAWN = 64
+HOSTS_DRAWN, SWITCHES_DRAWN = 24, 12
 """Of a network with more, the first and the last below each switch stand for all."""
+
+HOSTS_ABREAST = 12  # whose names have room beside each other; those of more are written upwards
 
 
 def topology_figure(scenario: Scenario, built: dict[str, Any]) -> Figure:
-    """Hosts at the foot, or outside, switches that aggregate framed. Links of a graph are too many to have labels."""
-    has_servers = any(entry["method"].method == "ps" for entry in built["methods"])
-    links = scenario.links("ps" if has_servers else "switch")
-    folded = len(links.hosts) > HOSTS_DRAWN and not links.graph
+    """Hosts at the foot, or outside, switches that aggregate framed."""
+    links = scenario.links("ps" if has_servers(built) else "switch")
+    folded = not links.graph and (len(links.hosts) > HOSTS_DRAWN or len(links.switches) > SWITCHES_DRAWN)
     where = places(links, folded)
     figure, ((axes,),) = figure_kit.grid(WIDTH, 1.2 + 1.3 * max(-y for _, y in where.values()))
     axes.axis("off")
-    crossed = {name_of(entry["method"]): loads(entry["method"].method, scenario.network) for entry in built["methods"]}
-    upward: dict[str, list[TopologyLink]] = {}
+    crossed = _crossed(scenario, built)
     for link in links.links:
         if link.a not in where or link.b not in where:
             continue
         (x1, y1), (x2, y2) = where[link.a], where[link.b]
         (drawn,) = axes.plot([x1, x2], [y1, y2], color=_LINK, linewidth=1.2, zorder=1)
-        tip(drawn, "; ".join([f"{link.a} to {link.b}: {_rates([link])}", *_crossings(crossed, [link])]))
-        if link.a in links.switches and link.b in links.switches and not links.graph:
-            upward.setdefault(min(link.a, link.b, key=lambda end: where[end][1]), []).append(link)
-    for lower, beside in upward.items():  # one label for links beside each other, near the switch that they are of
-        counts = [count for arrays in crossed.values() for count in _counts(arrays, beside)]
-        ends_text = dict.fromkeys(f"{count:.2f}" for count in (min(counts), max(counts)))
-        text = f"{_rates(beside)}\n{' to '.join(ends_text)}×"  # noqa: RUF001
-        ends = [where[end] for link in beside for end in (link.a, link.b)]
-        x, y = (sum(axis) / len(ends) for axis in zip(*ends, strict=True))
-        if beside[1:]:
-            x, y = where[lower][0], where[lower][1] + 0.45
-        axes.text(x, y, text, ha="center", va="center", fontsize=9, backgroundcolor=PAPER)
-    aggregators = aggregating(scenario)
-    for name, (x, y) in where.items():
-        colour = SWITCH if name in links.switches else HOST
-        edge = "black" if name in aggregators else colour
-        frame = {"boxstyle": "round", "facecolor": colour, "edgecolor": edge}
-        axes.text(
-            x, y, name, ha="center", va="center", fontsize=9, bbox=frame, color=INK if name in links.hosts else ON_LIGHT
+        tip(
+            drawn, "; ".join([f"{link.a} to {link.b}: {rate_text(link.settings.rate_bps)}", *_crossings(crossed, link)])
         )
     for above in links.switches if folded else ():
         first, *remaining = below(links, above)
         if len(remaining) > 1 and above in where:
             (x1, y), (x2, _) = where[first], where[remaining[-1]]
-            axes.text((x1 + x2) / 2, y, f"… {len(remaining) - 1} more …", ha="center", va="center", fontsize=9)
-    for label in axes.texts:
-        label.set_in_layout(False)
+            more = axes.text(
+                (x1 + x2) / 2, y - 0.25, f"{len(remaining) - 1} more", ha="center", va="center", fontsize=9
+            )
+            more.set_in_layout(False)
+    draw_nodes(axes, where, links, aggregating(scenario), upright=len(where) - len(links.switches) > HOSTS_ABREAST)
     axes.margins(0.08, 0.15)
     return figure
+
+
+def draw_nodes(
+    axes: Axes, where: Mapping[str, tuple[float, float]], links: Topology, aggregators: Set[str], upright: bool = False
+) -> None:
+    """Names in frames, dark ones of switches that aggregate. upright: names of hosts are written upwards."""
+    for name, (x, y) in where.items():
+        of_switch = name in links.switches
+        colour = SWITCH if of_switch else PAPER if name in links.other_hosts else HOST
+        edge = "black" if name in aggregators else "#AAAAAA" if colour == PAPER else colour
+        frame = {"boxstyle": "round,pad=0.2", "facecolor": colour, "edgecolor": edge}
+        turn = 90 * (upright and name in links.hosts and not links.graph)
+        axes.text(x, y, name, ha="center", va="center", fontsize=9, bbox=frame, rotation=turn,
+                  color=ON_LIGHT if of_switch else INK)  # fmt: skip
+    for label in axes.texts:
+        label.set_in_layout(False)
 
 
 def aggregating(scenario: Scenario) -> set[str]:
@@ -73,20 +75,35 @@ def aggregating(scenario: Scenario) -> set[str]:
     return {name for network in scenario.network.topologies("switch") for name in network.aggregators}
 
 
-def _rates(beside: Sequence[TopologyLink]) -> str:
-    return f"{len(beside)} × " * (len(beside) > 1) + rate_text(beside[0].settings.rate_bps)  # noqa: RUF001
+def up_links(scenario: Scenario, built: dict[str, Any]) -> list[str]:
+    """Links between switches, those alike together: which, their rate, and how often each method's arrays cross each in
+    its busier direction. Those of a graph are too many."""
+    links = scenario.links("ps" if has_servers(built) else "switch")
+    crossed = _crossed(scenario, built)
+    ends: dict[str, list[str]] = {}
+    for link in links.links if not links.graph else ():
+        if link.a in links.switches and link.b in links.switches:
+            text = f"{rate_text(link.settings.rate_bps)}; {', '.join(_crossings(crossed, link))}"
+            ends.setdefault(text, []).append(f"{link.a} to {link.b}")
+    return [
+        f"{' and '.join(names) if len(names) < 3 else f'{names[0]} and {len(names) - 1} more'}: {text}."
+        for text, names in ends.items()
+    ]
 
 
-def _crossings(crossed: Mapping[str, Mapping[Hop, Fraction]], beside: Sequence[TopologyLink]) -> list[str]:
-    """Arrays of each method over each of some links beside each other, in its busier direction."""
-    texts = []
-    for name, arrays in crossed.items():
-        texts.append(f"{name} {' or '.join(f'{count:.2f}×' for count in _counts(arrays, beside))}")  # noqa: RUF001
-    return texts
+def has_servers(built: dict[str, Any]) -> bool:
+    return any(entry["method"].method == "ps" for entry in built["methods"])
 
 
-def _counts(arrays: Mapping[Hop, Fraction], beside: Sequence[TopologyLink]) -> list[float]:
-    return sorted({float(max(arrays[link.a, link.b], arrays[link.b, link.a])) for link in beside})
+def _crossed(scenario: Scenario, built: dict[str, Any]) -> dict[str, Mapping[Hop, Fraction]]:
+    """By each method's name, how often its arrays cross each link."""
+    return {name_of(entry["method"]): loads(entry["method"].method, scenario.network) for entry in built["methods"]}
+
+
+def _crossings(crossed: Mapping[str, Mapping[Hop, Fraction]], link: TopologyLink) -> list[str]:
+    """Arrays of each method over a link, in its busier direction."""
+    most = {name: max(arrays[link.a, link.b], arrays[link.b, link.a]) for name, arrays in crossed.items()}
+    return [f"{name} {float(count):.2f}×" for name, count in most.items()]  # noqa: RUF001
 
 
 def below(links: Topology, switch: str) -> list[str]:

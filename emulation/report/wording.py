@@ -9,7 +9,7 @@ from typing import Any
 
 from emulation.results.results import pace_ns
 from emulation.results.shares import busiest_shared, part_of_job
-from emulation.results.speedups import BEYOND_BOUND_FACTOR, DISTURBED, resolved, slower_than_pace
+from emulation.results.speedups import BEYOND_BOUND_FACTOR, DISTURBED, inexact, resolved, slower_than_pace
 from emulation.scenario.bounds import busiest
 from emulation.scenario.scenario import Scenario
 from emulation.scenario.scenario_tables import AUTO, FLOW, FORMULA, PACKET
@@ -32,12 +32,6 @@ SIMULATED = {
     AUTO: "calls are simulated as finely as the time allowed",
 }
 """By the fidelity level of virtual time."""
-
-ACCURACY_LOST = 0.01
-"""A method that rounds and ends this far below the baseline's accuracy is no finding, however fast it was."""
-
-NOTABLY_FASTER = 1.01
-"""A host method that is this much faster than the baseline is named beside the switch's speed-up."""
 
 
 def name_of(method: MethodName) -> str:
@@ -82,6 +76,11 @@ def description(entry: dict[str, Any], scenario: Scenario) -> str:
     return "; ".join(parts) + "."
 
 
+def entry_of(built: dict[str, Any], method: MethodName) -> dict[str, Any]:
+    """What a document has of a method."""
+    return next(entry for entry in built["methods"] if entry["method"] == method)
+
+
 def replayed(built: dict[str, Any]) -> bool:
     """Whether nothing was trained: a model as numbers."""
     return bool(built["scenario"].workload.profile)
@@ -99,11 +98,10 @@ def codec_text(entry: dict[str, Any]) -> tuple[str, str]:
 def against_baseline(built: dict[str, Any], entry: dict[str, Any], key: str) -> str:
     """What training came to, beside the baseline; "" for methods without a codec whose sums are exact. key: of the
     summary."""
-    base = next((other for other in built["methods"] if other["method"] == built["baseline"]), None)
-    sentences = "codec" in entry["summary"] or _inexact(built, entry)
-    if not sentences or entry["comparison"] is None or base is None:
+    sentences = "codec" in entry["summary"] or inexact(built["scenario"], entry)
+    if not sentences or entry["comparison"] is None:
         return ""
-    before, after = base["summary"][key], entry["summary"][key]
+    before, after = entry_of(built, built["baseline"])["summary"][key], entry["summary"][key]
     if before is None or after is None:
         return ""
     if key == "final_accuracy":
@@ -310,31 +308,6 @@ def links_text(built: dict[str, Any]) -> str:
     return f"{workers} worker{'s' if workers != 1 else ''} on {rate_text(topology.rate_bps)} links"
 
 
-def fastest_compared(built: dict[str, Any]) -> list[dict[str, Any]]:
-    """The methods with a baseline, by the speed-up that may be quoted, up to the first that learned as much as the
-    baseline; all if none did."""
-    compared = [entry for entry in built["methods"] if entry["comparison"] is not None]
-    compared.sort(key=lambda entry: -(entry["comparison"]["headline"]["speedup"] or 0))
-    upto = next((place for place, entry in enumerate(compared) if _learned(built, entry)), len(compared) - 1)
-    return compared[: upto + 1]
-
-
-def _inexact(built: dict[str, Any], entry: dict[str, Any]) -> bool:
-    """Whether a method's sums may differ from those of all ranks' gradients: rounded, with gaps, or of some ranks."""
-    method = entry["method"]
-    partial_sums = built["scenario"].backups_of(method) is not None
-    return bool(entry["summary"].get("codec", {}).get("lossy") or METHODS[method.method].loses or partial_sums)
-
-
-def _learned(built: dict[str, Any], entry: dict[str, Any]) -> bool:
-    """Whether a method's accuracy is within ACCURACY_LOST of the baseline's; of one whose sums are exact, it is."""
-    base = next((other for other in built["methods"] if other["method"] == built["baseline"]), None)
-    if base is None or not _inexact(built, entry):
-        return True
-    before, after = base["summary"]["final_accuracy"], entry["summary"]["final_accuracy"]
-    return before is None or after is None or after >= before - ACCURACY_LOST
-
-
 def what_was_compared(built: dict[str, Any]) -> str:
     """What was compared: methods, model, workers, links and where, as a sentence."""
     scenario, methods = built["scenario"], built["methods"]
@@ -352,33 +325,31 @@ def what_was_compared(built: dict[str, Any]) -> str:
 
 
 def finding(built: dict[str, Any]) -> str:
-    """What a page says first, of an iteration, like "1.40× faster": of the method that `findings` is about."""
-    compared, _, none_learned = _compared(built)
-    if compared is None:
+    """What a page says first, of an iteration, like "1.40× faster": of the methods of `finding_about`."""
+    if (outcome := built["finding"]) is None:
         return f"{time_text(built['methods'][0]['summary']['iteration_ns']['median'])} an iteration"
-    quoted = compared["comparison"]["headline"]
+    quoted = outcome["comparison"]["headline"]
     if quoted["speedup"] is None:
         return "No clear speed-up"
     number: str = speedup_text(quoted["speedup"]) if resolved(quoted["interval"]) else "No difference beyond noise"
     number += " at equal compute" * quoted["at_equal_compute"]
-    return number + ", but learned less" * none_learned
+    return number + ", but learned less" * (not outcome["learned"])
+
+
+def finding_about(built: dict[str, Any]) -> str:
+    """The methods that `finding` compares, and the number against the baseline where that is another one."""
+    if (outcome := built["finding"]) is None:
+        return ""
+    text = f"{in_text(outcome['method'])} against {in_text(outcome['over'])}"
+    if outcome["over"] == built["baseline"]:
+        return text
+    first = entry_of(built, outcome["method"])["comparison"]["headline"]["speedup"]
+    return f"{text}, the fastest without a switch; {times_text(first)} against {in_text(built['baseline'])}"
 
 
 def interval_text(interval: Sequence[float] | None) -> str:
     """ "1.31 … 1.39×"; "" without one."""
     return f"{interval[0]:.2f} … {interval[1]:.2f}×" if interval else ""
-
-
-def _compared(built: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str, Any]], bool]:
-    """The method that the headline is about, None without a baseline; those faster but worse; whether none learned what
-    the baseline did."""
-    *worse, compared = fastest_compared(built) or (None,)
-    alone = built["scenario"].topology.workers == 1  # no host allreduce happens: nothing to compare with
-    if alone or compared is None:
-        return None, [], False
-    if none_learned := not _learned(built, compared):
-        worse, compared = [*worse, compared], (worse or [compared])[0]
-    return compared, worse, none_learned
 
 
 def headline(built: dict[str, Any]) -> str:
@@ -389,54 +360,43 @@ def headline(built: dict[str, Any]) -> str:
 
 def findings(built: dict[str, Any]) -> list[str]:
     """The same, without the links."""
-    compared, worse, none_learned = _compared(built)
-    if compared is None:
+    if (outcome := built["finding"]) is None:
         only = built["methods"][0]
         median = time_text(only["summary"]["iteration_ns"]["median"])
         return [f"An iteration with {in_text(only['method'])} took {median}."]
-    numbers, baseline = compared["comparison"], in_text(built["baseline"])
-    which, count = in_text(compared["method"]), len(built["methods"])
-    if count > 2 and (speedup := numbers["headline"]["speedup"]) is not None:
+    numbers, worse, count = outcome["comparison"], outcome["worse"], len(built["methods"])
+    which, over, baseline = (in_text(method) for method in (outcome["method"], outcome["over"], built["baseline"]))
+    compared = entry_of(built, outcome["method"])
+    speedup = compared["comparison"]["headline"]["speedup"]
+    if count > 2 and speedup is not None:
         first = "the fastest" if speedup >= 1 else "after the baseline the fastest"
-        among = f"those that learned as much as {baseline}" if worse and not none_learned else f"{count} methods"
+        among = f"those that learned as much as {baseline}" if worse and outcome["learned"] else f"{count} methods"
         which = f"{which}, {first} of {among},"
-    sentences = [f"{_quoted(numbers['headline'], which, baseline)}.", *_over_best_host_method(built, compared)]
-    if (
-        not none_learned
-        and _inexact(built, compared)
-        and (accuracy := against_baseline(built, compared, "final_accuracy"))
-    ):
+    best = ", the fastest method without a switch" * (over != baseline)
+    sentences = [f"{_quoted(numbers['headline'], which, over + best)}."]
+    if over != baseline:
+        equal = " at equal compute" * compared["comparison"]["headline"]["at_equal_compute"]
+        sentences.append(f"Over {baseline}, the scenario's baseline, the gain is {times_text(speedup)}{equal}.")
+    accuracy = against_baseline(built, compared, "final_accuracy")
+    if outcome["learned"] and accuracy and inexact(built["scenario"], compared):
         sentences.append(f"Its sums are not exact: test accuracy in the end {accuracy}.")
     if worse:
-        lost = ", ".join(
-            f"{in_text(row['method'])} ({against_baseline(built, row, 'final_accuracy').partition(' against')[0]})"
-            for row in worse
+        rows = [(method, against_baseline(built, entry_of(built, method), "final_accuracy")) for method in worse]
+        lost = ", ".join(f"{in_text(method)} ({text.partition(' against')[0]})" for method, text in rows)
+        which = (
+            "Faster, but worse by more than a point" if outcome["learned"] else f"None learned as much as {baseline}"
         )
-        which = f"None learned as much as {baseline}" if none_learned else "Faster, but worse by more than a point"
         sentences.append(f"{which}: {lost}.")
     if not numbers["compute_alike"]:
-        sentences.append(unequal_compute(built, compared))
+        sentences.append(unequal_compute(entry_of(built, outcome["over"]), compared, numbers))
     if numbers["communication_speedup"] is not None and numbers["communication_speedup_bound"]:
         interval = numbers["communication_speedup_interval"]
         speed = f"was {faster_text(numbers['communication_speedup'])}"
-        if not resolved(interval):
-            speed = "showed no difference beyond noise"
+        speed = speed if resolved(interval) else "showed no difference beyond noise"
         beside = f" ({interval_text(interval)})" if interval else ""
         bound = f"{numbers['communication_speedup_bound']:.2f}×"
         sentences.append(f"Communication alone {speed}{beside}; the bound is {bound}.")
     return sentences
-
-
-def _over_best_host_method(built: dict[str, Any], compared: dict[str, Any]) -> list[str]:
-    """A sentence where a host method beats the baseline: a switch is worth what it gains over the best of them."""
-    host_methods = [row for row in built["methods"] if row["comparison"] and not row["method"].is_switch]
-    speedups = [(row["comparison"]["headline"]["speedup"] or 0, row) for row in host_methods if _learned(built, row)]
-    speedup, best = max(speedups, default=(0, compared), key=lambda pair: pair[0])
-    gained = compared["comparison"]["headline"]["speedup"]
-    if not compared["method"].is_switch or not gained or speedup < NOTABLY_FASTER:
-        return []
-    over = f"over it the gain is {times_text(gained / speedup)}"
-    return [f"The fastest method without a switch was {in_text(best['method'])}: {over}."]
 
 
 def _quoted(quoted: dict[str, Any], which: str, baseline: str) -> str:
@@ -467,18 +427,18 @@ def bound_text(speedup: float, bound: float | None) -> str:
     return f"{'beyond the bound of' if speedup > BEYOND_BOUND_FACTOR * bound else 'bound'} {times_text(bound)}"
 
 
-def unequal_compute(built: dict[str, Any], entry: dict[str, Any]) -> str:
-    """That a method's workers computed for longer or shorter than the baseline's, what is left at equal compute, and
-    what else was busy."""
-    numbers = entry["comparison"]
-    base = next(other for other in built["methods"] if other["method"] == built["baseline"])
+def unequal_compute(base: dict[str, Any], entry: dict[str, Any], numbers: dict[str, Any]) -> str:
+    """That a method's workers computed for longer or shorter than another's, what is left at equal compute, and what
+    else was busy. numbers: their comparison."""
     before, after = (time_text(row["summary"]["compute_ns"]["median"]) for row in (base, entry))
     measured = f"as measured an iteration's speed-up is {times_text(numbers['iteration_speedup'])}"
     if numbers["headline"]["speedup"] is None:
         equal = times_text(numbers["iteration_speedup_at_equal_compute"])
         measured += f" and at equal compute {equal}, which are too far from each other to quote either"
-    text = f"Compute differed: {before} with {in_text(built['baseline'])}, {after} with {in_text(entry['method'])}; "
-    return f"{text}{measured}.{_busy(base, entry)}"
+    ranks = (
+        f"Ranks computed for {before} with {in_text(base['method'])} and for {after} with {in_text(entry['method'])}"
+    )
+    return f"{ranks}, so a part of the difference is not the method's: {measured}.{_busy(base, entry)}"
 
 
 def _busy(*entries: dict[str, Any]) -> str:
@@ -504,10 +464,11 @@ def disturbances(built: dict[str, Any]) -> list[tuple[MethodName, str]]:
     for entry in built["methods"]:
         if entry["verdict"] == DISTURBED and slower_than_pace(entry, paced_ns):
             took = time_text(entry["summary"]["compute_ns"]["median"])
-            text = f"Ranks computed for {took}, slower than [workload] compute_ns ({time_text(paced_ns)}) asks of them."
+            text = f"Ranks computed for {took}, not the scenario's {time_text(paced_ns)}, so iterations took too long."
             sentences.append((entry["method"], text + _busy(entry)))
         if entry["comparison"] is not None and not entry["comparison"]["compute_alike"]:
-            sentences.append((entry["method"], unequal_compute(built, entry)))
+            base = entry_of(built, built["baseline"])
+            sentences.append((entry["method"], unequal_compute(base, entry, entry["comparison"])))
     return sentences
 
 
@@ -523,7 +484,7 @@ def explanations(built: dict[str, Any]) -> list[str]:
 
 
 def _communication_explained(built: dict[str, Any], entry: dict[str, Any]) -> str:
-    base = next(other for other in built["methods"] if other["method"] == built["baseline"])
+    base = entry_of(built, built["baseline"])
     numbers, baseline = entry["comparison"], in_text(built["baseline"])
     shares = percent_text(entry["summary"]["share_of_bound"]), percent_text(base["summary"]["share_of_bound"])
     text = (
@@ -554,7 +515,7 @@ def _communication_explained(built: dict[str, Any], entry: dict[str, Any]) -> st
 
 
 def _iteration_explained(built: dict[str, Any], entry: dict[str, Any]) -> str:
-    base = next(other for other in built["methods"] if other["method"] == built["baseline"])
+    base = entry_of(built, built["baseline"])
     numbers, baseline = entry["comparison"], in_text(built["baseline"])
     before, after = (row["summary"]["compute_ns"]["median"] for row in (base, entry))
     if not numbers.get("same_wait", True):

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from emulation.results.speedups import TIMES, comparison, ratio, verdict, worst
+from emulation.results.speedups import TIMES, between, finding, ratio, verdict, worst
 from emulation.results.timeline import Span
 from emulation.results.whole_file import write_text
 from emulation.scenario.bounds import bound, bound_together, elements_of, wire_bytes_per_server
@@ -353,15 +353,14 @@ def assembled(scenario: Scenario, backend: str, methods: list[dict[str, Any]]) -
     for entry in methods:
         entry["comparison"] = None
         if first is not None and entry is not first:
-            same_wait = len({scenario.backups_of(result["method"]) or 0 for result in (first, entry)}) == 1
-            paired = str(baseline) in map(str, entry.get("in_turn_with", ()))
-            entry["comparison"] = comparison(first["summary"], entry["summary"], same_wait=same_wait, paired=paired)
+            entry["comparison"] = between(scenario, first, entry)
         entry["verdict"] = verdict(entry, pace_ns(scenario))
     return {
         "schema": SCHEMA,
         "scenario": scenario,
         "backend": backend,
         "baseline": baseline,
+        "finding": finding(scenario, first, methods),
         "methods": methods,
         "verdict": worst(entry["verdict"] for entry in methods),
     }

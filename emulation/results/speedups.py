@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import stdev
 from typing import Any
 
+from emulation.scenario.scenario import Scenario
+from transport.group.method_name import METHODS
+
 Medians = Mapping[str, float]
 """By name of a time: `TIMES`."""
 
@@ -18,6 +21,8 @@ TIMES = ("iteration_ns", "compute_ns", "communication_ns", "exposed_communicatio
 COMPUTE_ALIKE = 1.1  # compute times closer than this factor count as the same
 COMPUTE_COMPARABLE = 1.5  # farther apart, computing hides other parts of the communication: no speed-up is quoted
 BEYOND_BOUND_FACTOR = 1.01  # closer to the bound than this is on it: medians aren't sharper
+ACCURACY_LOST = 0.01  # a method that ends farther below the baseline's accuracy is no finding, however fast it was
+NOTABLY_FASTER = 1.01  # a method without a switch that beats the baseline by so much takes its place in the finding
 BLOCKS_LEAST = 3  # fewer ratios have no spread worth an interval
 STUDENT_T = (
     12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
@@ -135,6 +140,48 @@ def verdict(entry: Mapping[str, Any], pace_ns: int | None) -> str | None:
     compared = entry["comparison"]
     disturbed = slower_than_pace(entry, pace_ns) or (compared is not None and not compared["compute_alike"])
     return DISTURBED if disturbed else VALID
+
+
+def between(scenario: Scenario, baseline: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The `comparison` of two methods of one document."""
+    same_wait = len({scenario.backups_of(entry["method"]) or 0 for entry in (baseline, other)}) == 1
+    paired = str(baseline["method"]) in map(str, other.get("in_turn_with", ()))
+    return comparison(baseline["summary"], other["summary"], same_wait=same_wait, paired=paired)
+
+
+def inexact(scenario: Scenario, entry: Mapping[str, Any]) -> bool:
+    """Whether a method's sums may differ from those of all ranks' gradients: rounded, with gaps, or of some ranks."""
+    method, codec = entry["method"], entry["summary"].get("codec", {})
+    return bool(codec.get("lossy") or METHODS[method.method].loses or scenario.backups_of(method) is not None)
+
+
+def finding(scenario: Scenario, first: Mapping[str, Any] | None, methods: Sequence[Any]) -> dict[str, Any] | None:
+    """What may be quoted of all: the fastest method that learned as much as the baseline `first`, compared with the
+    fastest of these without a switch; None where nothing was compared. `worse`: faster methods that learned less."""
+
+    def learned(entry: Mapping[str, Any]) -> bool:
+        before, after = (method["summary"]["final_accuracy"] for method in (first or entry, entry))
+        no_score = before is None or after is None
+        return not inexact(scenario, entry) or no_score or after >= before - ACCURACY_LOST
+
+    def speedup(entry: Mapping[str, Any]) -> float:
+        return entry["comparison"]["headline"]["speedup"] or 0.0
+
+    ranked = sorted((entry for entry in methods if entry["comparison"]), key=speedup, reverse=True)
+    if first is None or not ranked or scenario.topology.workers == 1:  # one worker exchanges nothing
+        return None
+    place = next((place for place, entry in enumerate(ranked) if learned(entry)), None)
+    chosen, over = ranked[place or 0], first
+    if chosen["method"].in_packets:
+        hosts = (entry for entry in ranked if not entry["method"].in_packets and (place is None or learned(entry)))
+        over = next((entry for entry in hosts if speedup(entry) >= NOTABLY_FASTER), first)
+    return {
+        "method": chosen["method"],
+        "over": over["method"],
+        "learned": place is not None,
+        "worse": [entry["method"] for entry in ranked[:place]],
+        "comparison": chosen["comparison"] if over is first else between(scenario, over, chosen),
+    }
 
 
 def worst(verdicts: Iterable[str | None]) -> str | None:

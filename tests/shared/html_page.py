@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 STEPS = ("What was compared", "What came out", "Whether to trust it")
 WIDTH_MOST = 400.0
+COLUMNS_ABREAST = 3  # on a screen of 400 px
 
 
 class Page(HTMLParser):
@@ -62,6 +63,10 @@ def checked(text: str, links: tuple[str, ...] = (), steps: tuple[str, ...] = STE
     assert "color-scheme: light dark" in text
     assert "@media (prefers-color-scheme: dark)" in text
     assert page.outside == [], "tables scroll in boxes of their own"
+    for table in re.findall(r"<table.*?</table>", text, re.DOTALL):
+        if table.count('<th scope="col">') > COLUMNS_ABREAST:
+            assert " cards" in table.partition(">")[0], "a small screen shows each row as a card"
+            assert table.count("<td") == table.count('<td data-label="'), "whose cells bear their column's name"
     assert not re.search(r"(?<![-\w])(?:min-)?width: ?\d{3,}px", text), "no fixed widths"
     assert text.count("<h1") == 1
     assert re.findall(r'<h2 class="step">(.*?)</h2>', text) == list(steps)

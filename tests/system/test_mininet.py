@@ -273,7 +273,7 @@ def test_a_rate_no_machine_fills_is_invalid(topology: Any) -> None:
     assert not certificate.valid
     assert certificate.reasons
     if certificate.valid_rate_bps is None:
-        assert "busy with other programs" in certificate.reasons[-1]
+        assert "Other programs had" in certificate.reasons[-1]
     else:
         assert certificate.valid_rate_bps < 100_000_000_000
 
@@ -300,5 +300,5 @@ def test_network_threads_that_starve_make_a_run_invalid(topology: Any) -> None:
     spec = topology.NetworkSpec(workers=2, rate_bps=1_000_000_000)
     certificate = loaded(topology, spec, "udp", "3", busy_loops_on_the_cpu_of)
     assert not certificate.valid
-    assert any("network threads wait for a CPU" in reason for reason in certificate.reasons), certificate
+    assert any("waited for a CPU" in reason for reason in certificate.reasons), certificate
     assert certificate.valid_rate_bps is None or certificate.valid_rate_bps < 1_000_000_000

@@ -323,7 +323,7 @@ def table(built: dict[str, Any]) -> list[str]:
                 wording.time_text(pair["measured_ns"]["median"]),
                 "" if pair["difference"] is None else _signed(pair["difference"]),
                 *(_with_costs(pair) if costly else ()),
-                why(pair) if valid else "; ".join(pair["reasons"]).replace("|", "/"),
+                why(pair) if valid else " ".join(pair["reasons"]).replace("|", "/"),
             ]
             for pair in pairs
         ]

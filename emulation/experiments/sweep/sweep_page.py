@@ -22,6 +22,7 @@ from emulation.report.comparison_report import verdict_stamp
 from emulation.report.page_kit import Section, opening, part, render, text
 from emulation.report.page_kit import figure as figure_part
 from emulation.report.svg import WIDTH, tips
+from emulation.report.table_kit import Row
 from emulation.results.results import write_json
 from emulation.results.speedups import VALID, ratio, resolved, worst
 from emulation.results.whole_file import write_text
@@ -33,8 +34,6 @@ from transport.group.method_name import MethodName
 SCHEMA = "switchagg-sweep-3"
 PANELS_MOST = 12
 """Pairs of plots; tables have all."""
-
-Row = tuple[str, list[tuple[str, str]]]
 
 
 def own_fifo(method: MethodName, methods: Sequence[MethodName]) -> MethodName | None:
@@ -59,7 +58,13 @@ def of_run(point: Point, built: dict[str, Any], folder: str) -> dict[str, Any]:
             "fifo": fifo,
             "speedup_over_fifo": ratio(summaries[fifo]["iteration_ns"]["median"], iteration) if fifo else None,
         }
-    return {"point": point, "folder": folder, "verdict": built["verdict"], "methods": methods}
+    return {
+        "point": point,
+        "folder": folder,
+        "verdict": built["verdict"],
+        "finding": built["finding"],
+        "methods": methods,
+    }
 
 
 def build(scenario: Scenario, backend: str, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -125,6 +130,18 @@ class SeedGroup:
             entry["comparison"] for run in self.runs for entry in run["methods"].values() if entry["comparison"]
         ]
         return _median(entry["headline"]["limit"] for entry in comparisons)
+
+    @property
+    def finding(self) -> tuple[float, MethodName, MethodName, float | None] | None:
+        """The speed-up of the runs' finding, its method, what that is over, its limit; None if all are within noise."""
+        findings = [run["finding"] for run in self.runs if run["finding"]]
+        pairs = [(finding["method"], finding["over"]) for finding in findings]
+        headlines = [finding["comparison"]["headline"] for finding in findings]
+        quoted = [headline for headline, pair in zip(headlines, pairs, strict=True) if pair == pairs[0]]
+        speedup = _median(headline["speedup"] for headline in quoted)
+        if speedup is None or not any(resolved(headline["interval"]) for headline in quoted):
+            return None
+        return speedup, *pairs[0], _median(headline["limit"] for headline in quoted)
 
     def unresolved(self, method: MethodName) -> bool:
         """Whether no run's speed-up differs from 1 beyond noise."""
@@ -195,7 +212,7 @@ def _cell(place: SeedGroup, method: MethodName, is_baseline: bool) -> tuple[str,
 
 
 def headline(document: dict[str, Any]) -> str:
-    """The largest speed-up over the baseline, and the largest of a schedule over the same method without it."""
+    """The largest speed-up of all runs' findings, and the largest of a schedule over the same method without it."""
     gains = [
         (place, method, point_text({**place.x, **rest}))
         for rest, places in facets(document)
@@ -203,20 +220,22 @@ def headline(document: dict[str, Any]) -> str:
         for method in document["methods"]
     ]
     text = []
-    compared = [
-        (speedup, method, at, place.limit)
+    findings = [
+        (*finding, at, place.speedup(method))
         for place, method, at in gains
-        if (speedup := place.speedup(method)) is not None and not place.unresolved(method)
+        if (finding := place.finding) is not None and method == finding[1]
     ]
-    if compared:
-        speedup, method, at, limit = max(compared, key=_order)
+    if findings:
+        speedup, method, best, limit, at, over_baseline = max(findings, key=_order)
         baseline = wording.in_text(document["baseline"])
+        without = ", the fastest method without a switch there," * (best != document["baseline"])
         text.append(
-            f"The largest speed-up of an iteration over {baseline} was {speedup:.2f}×, with {wording.in_text(method)} "  # noqa: RUF001
-            f"at {at}."
+            f"The largest speed-up of an iteration over {wording.in_text(best)}{without} was {speedup:.2f}×, with "  # noqa: RUF001
+            f"{wording.in_text(method)} at {at}."
         )
         text[0] = text[0].replace(" at .", ".")
         text += [f"Its limit there, if communication were free, is {limit:.2f}×."] if limit else []  # noqa: RUF001
+        text += [f"Over {baseline} it was {wording.times_text(over_baseline)}."] if without else []
     scheduled = [(*over, method, at) for place, method, at in gains if (over := place.over_fifo(method)) is not None]
     if scheduled:
         speedup, fifo, method, at = max(scheduled, key=_order)

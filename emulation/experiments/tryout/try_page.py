@@ -61,7 +61,10 @@ def _opening(document: dict[str, Any], steps: Markup) -> list[Markup]:
         stamp = verdict_stamp(INVALID if invalid(document) else VALID)
     trust = [part("stamp", stamp["kind"], stamp["word"], stamp["text"], invalid(document))]
     gains = _gains(document)
-    outcome = [page_kit.text(f"{gains[:1].upper()}{gains[1:]}", "lead"), steps]
+    sentence = page_kit.text(f"{gains[:1].upper()}{gains[1:]}", "lead")
+    if invalid(document):
+        sentence = page_kit.text(f"What was measured nevertheless: {gains}", "soft")
+    outcome = [sentence, steps]
     in_turn = {"trust": trust, "outcome": outcome} if invalid(document) else {"outcome": outcome, "trust": trust}
     return page_kit.opening(f"{name} with other methods", compared=[page_kit.text(compared)], **in_turn)
 

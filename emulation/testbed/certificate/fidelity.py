@@ -221,52 +221,59 @@ def judge(measures: dict[str, Any], rate_bps: int, bounds: Bounds = Bounds()) ->
     waiting, wait_ns = measures.pop("network_thread_waiting_most", None), measures.get("network_thread_wait_ns")
     unseen = measures.pop("network_threads_unseen", False)
     measures["network_thread_wait_bytes"] = None if wait_ns is None else wait_ns * rate_bps / 8e9
-    reasons: list[str] = []
+    reasons: list[str] = []  # sentences: what happened, what it means for the times, what to do
     shrink: list[float] = []  # by how much the rate would have to shrink for each bound to hold
+    load = measures.get("cpu_other_share", 0.0) + measures.get("cpu_stolen_share", 0.0)
+    remedy = "end other programs" if load > OTHERS_SHARE else "choose a lower rate or fewer workers"
 
-    def at_most(name: str, unit: str, scale: float, what: str) -> None:
+    def at_most(name: str, unit: str, scale: float, happened: str, means: str) -> None:
         value, bound = measures.get(name), getattr(bounds, name)
         if value is not None and value > bound:
-            reasons.append(f"{what}: {value * scale:.3g} {unit}, at most {bound * scale:.3g} {unit} allowed")
+            limit = f"at most {bound * scale:.3g} {unit} allowed"
+            reasons.append(f"{happened.format(f'{value * scale:.3g} {unit}')} ({limit}), so {means}: {remedy}.")
             shrink.append(bound / value)
 
     if measures["backlogged_gaps"] < bounds.backlogged_gaps_least:
         peak_bps = measures.get("peak_bps") or 0
         reasons.append(
-            f"links were not saturated ({measures['backlogged_gaps']} gaps between queued frames seen, at least "
-            f"{bounds.backlogged_gaps_least} needed): the rate of {rate_text(rate_bps)} did not limit this run, so "
-            f"nothing is known about it; the busiest link carried {rate_text(peak_bps)}"
+            f"No link was full for long enough to be judged ({measures['backlogged_gaps']} gaps between queued frames, "
+            f"at least {bounds.backlogged_gaps_least} needed), so these times show what limits this machine, not what "
+            f"links of {rate_text(rate_bps)} do: choose a rate below the {rate_text(peak_bps)} of the busiest link."
         )
         shrink.append(min(1.0, FILLED_SHARE * peak_bps / rate_bps))
     else:
-        at_most("gap_deviation_median", "%", 100, "gaps between departures deviate from the ideal link (median)")
-        at_most("gap_deviation_p90", "%", 100, "gaps between departures deviate from the ideal link (p90)")
+        late = "communication times hold delays of this machine"
+        at_most("gap_deviation_median", "%", 100, "Half of the bytes left {} or more off their time", late)
+        at_most("gap_deviation_p90", "%", 100, "A tenth of the bytes left {} or more off their time", late)
         share = measures["backlogged_rate_share"]
         if share < bounds.backlogged_rate_share_least:
             reasons.append(
-                f"backlogged links reached {share:.1%} of their rate, at least "
-                f"{bounds.backlogged_rate_share_least:.0%} needed"
+                f"Full links carried {share:.1%} of their rate (at least {bounds.backlogged_rate_share_least:.0%} "
+                f"needed), so communication took longer than such links let it: {remedy}."
             )
             shrink.append(FILLED_SHARE * share)
         if share > bounds.backlogged_rate_share_most:
-            reasons.append(f"backlogged links carried {share:.1%} of their rate: they are not shaped")
-    at_most(
-        "network_thread_wait_bytes",
-        "kB",
-        1e-3,
-        f"network threads wait for a CPU (mean per turn, as bytes at line rate; most: {waiting})",
-    )
+            reasons.append(
+                f"Full links carried {share:.1%} of their rate, so communication was faster than on such links: this "
+                "machine does not hold rates; see `switchagg doctor`."
+            )
+    waited = f"Threads that carry packets, above all {waiting}, waited for a CPU for as long as {{}} take on the link"
+    at_most("network_thread_wait_bytes", "kB", 1e-3, waited, "times hold their waiting")
     if unseen:
-        reasons.append("the waiting of network threads for a CPU can't be seen: this kernel has no /proc/PID/schedstat")
-    at_most("timer_lateness_p99_ns", "ms", 1e-6, "timers are late (p99)")
-    at_most("lost_share", "%", 100, f"frames lost by the machine ({_losses(measures)})")
-    load = measures.get("cpu_other_share", 0.0) + measures.get("cpu_stolen_share", 0.0)
+        reasons.append(
+            "This kernel has no /proc/PID/schedstat, so nobody knows whether threads that carry packets waited for a "
+            "CPU, and times may hold that: use a kernel that has it."
+        )
+    at_most("timer_lateness_p99_ns", "ms", 1e-6, "One timer in a hundred was {} or more late", "packets left late")
+    lost = f"This machine itself lost {{}} of the frames ({_losses(measures)})"
+    at_most("lost_share", "%", 100, lost, "times hold repairs that such links don't need")
     if reasons and load > OTHERS_SHARE:
         shrink.clear()  # not this run's rate, but the others' load
         named = ", ".join(f"{name} {share:.0%}" for name, share in measures.get("cpu_other_programs", []))
         which = f" ({named})" if named else ""
         reasons.append(
-            f"the CPUs were busy with other programs for {load:.0%} of their time{which}; end those, and run again"
+            f"Other programs had {load:.0%} of the CPUs' time{which}, so these times are not the methods' alone: end "
+            "those programs, and run again."
         )
     return Certificate(
         valid=not reasons,

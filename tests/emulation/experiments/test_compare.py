@@ -185,7 +185,7 @@ def test_problems_name_ranks_that_disagree_and_invalid_certificates() -> None:
     assert built["verdict"] == "INVALID"
     assert problems(built) == [
         "switch: the ranks ended with different parameters: the allreduce was not exact",
-        "switch: INVALID: gap p99 61 %, bound 25 %; try [topology] rate_bps = 100000000",
+        "switch: INVALID: gap p99 61 %, bound 25 % This machine likely keeps [topology] rate_bps = 100000000.",
     ]
     assert problems(document(SCENARIO, "sim", [run_method_result()])) == []
 
