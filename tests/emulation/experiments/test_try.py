@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from torch_forks import Forked
 from typer.testing import CliRunner
 
 from emulation.cli.main import app
@@ -45,8 +46,10 @@ def place(program: Path, *arguments: str, **changes: Any) -> ScriptPlace:
 
 def reports(rank: ScriptPlace) -> tuple[list[dict[str, Any]], str]:
     """What a rank alone reports, with a command in store for each hold, and its log."""
-    done = subprocess.run(rank_command(rank), input=b'{"order":"goon"}\n' * 4, capture_output=True, check=False)
-    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr.decode()
+    command = [word for word in rank_command(rank) if word != "-P"]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    said, log = Forked(command, **streams).communicate(b'{"order":"goon"}\n' * 4)
+    return [json.loads(line) for line in said.splitlines()], log.decode()
 
 
 def row(method: str, step_ms: list[float], plan: TurnPlan, **more: Any) -> dict[str, Any]:
