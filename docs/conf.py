@@ -77,8 +77,11 @@ def as_markdown(app: Sphinx, what: str, name: str, obj: object, options: object,
 def link_full_names_only(app: Sphinx, doctree: nodes.document) -> None:
     """Types written without their module stay text: a short name may mean several classes."""
     for reference in list(doctree.findall(pending_xref)):
-        if reference.get("refdomain") == "py" and "." not in reference["reftarget"]:
-            reference.replace_self(reference.children)
+        if reference.get("refdomain") == "py":
+            if "." in reference["reftarget"]:
+                reference.attributes.pop("refspecific", None)  # or Sphinx compares it with the end of every name
+            else:
+                reference.replace_self(reference.children)
 
 
 def tracked_files() -> list[str]:
