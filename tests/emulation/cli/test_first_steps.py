@@ -187,20 +187,10 @@ def test_an_installation_without_examples_says_so(here: Path) -> None:
         shipped(here / "emulation" / "examples")
 
 
-def test_packet_tests_pass_when_just_written_and_name_the_packet_once_the_program_is_broken(here: Path) -> None:
-    """On the reference, and with the P4 program."""
+def test_packet_tests_are_written_once(here: Path) -> None:
+    """The page docs/packet-tests.md runs them, and breaks their program."""
     done = invoke("init", "my tests", "--packet-tests")
     assert done.exit_code == 0, done.stderr
     assert "pytest 'my tests'/program" in done.stdout
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "my tests", "--fault-mixtures", "1"]
-    first = subprocess.run([*command, "--dataplane", "reference"], capture_output=True, text=True, timeout=300)
-    assert first.returncode == 0, first.stdout
-    assert "program/switchagg.p4  passed         110 " in first.stdout
-    sums = here / "my tests" / "program" / "sums.p4"
-    sums.write_text(sums.read_text().replace(" || FINISHED(meta.before)", ""))
-    broken = subprocess.run([*command, "-k", "three_ranks"], capture_output=True, text=True, timeout=300)
-    assert broken.returncode == 1
-    assert "FAIL  packet 2:" in broken.stdout
-    assert "value[0]       expected 11, received 111  (S4: the sums)" in broken.stdout
     again = invoke("init", "my tests", "--packet-tests")
     assert (again.exit_code, "is there already, nothing was written" in again.stderr) == (1, True)
