@@ -1,5 +1,7 @@
 """What all tests share: seeds to replay, what this machine allows, the list of skips, and a look for leftovers."""
 
+import fcntl
+import functools
 import gc
 import os
 import shutil
@@ -7,8 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
@@ -154,6 +158,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return TestGroups(config, log)
 
 
+def turns_path() -> Path:
+    return Path(tempfile.gettempdir(), f"switchagg-turns-{os.environ[TOKEN_NAME]}")
+
+
+@functools.cache
+def turns() -> Any:
+    """The file whose bytes the processes of a parallel run lock."""
+    return turns_path().open("a+b")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A test marked `alone` waits until those beside it have ended, and no other begins before it has."""
+    if not is_parallel_worker(item.config):
+        return (yield)
+    gate, room = 0, 1
+    fcntl.lockf(turns(), fcntl.LOCK_EX, 1, gate)  # who waits for the room keeps it closed to those who come later
+    fcntl.lockf(turns(), fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH, 1, room)
+    fcntl.lockf(turns(), fcntl.LOCK_UN, 1, gate)
+    try:
+        return (yield)
+    finally:
+        fcntl.lockf(turns(), fcntl.LOCK_UN, 1, room)
+
+
 def is_parallel_worker(config: pytest.Config) -> bool:
     """True in the processes that pytest-xdist starts: the one that started them looks for leftovers."""
     return hasattr(config, "workerinput")
@@ -242,6 +271,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         forks.end()
     if is_parallel_worker(session.config):
         return
+    turns_path().unlink(missing_ok=True)
     deadline = time.monotonic() + LEFTOVER_GRACE_S
     while (found := leftovers(session.config)) and time.monotonic() < deadline:
         time.sleep(0.1)

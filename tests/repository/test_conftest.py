@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
-SETTINGS = "[pytest]\nmarkers =\n  system: needs root\n  long: begun first\n"
+SETTINGS = "[pytest]\nmarkers =\n  system: needs root\n  long: begun first\n  alone: as it says\n"
 NOT_INHERITED = ("SWITCHAGG_SEEDS", "SWITCHAGG_TEST_RUN", "PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST")
 NOT_INHERITED += ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID")
 
@@ -112,6 +112,20 @@ def test_a_parallel_run_begins_with_what_takes_long(tmp_path: Path) -> None:
     )
     assert status == 0, output
     assert (tmp_path / "order").read_text() == "system long ........."
+
+
+def test_in_a_parallel_run_a_test_that_is_to_be_alone_is(tmp_path: Path) -> None:
+    """Each of the others tells for 20 ms that it runs."""
+    head = "import os, pathlib, time, pytest\n@pytest.mark.parametrize('n', range({}))\n"
+    others = "def test_others(n):\n    file = pathlib.Path(f'running{os.getpid()}')\n    file.touch()\n"
+    others += "    time.sleep(0.02)\n    file.unlink()\n"
+    for name in ("test_beside.py", "test_once_more.py"):
+        (tmp_path / name).write_text(head.format(40) + others)
+    body = head.format(5) + "@pytest.mark.alone\ndef test_it(n):\n    for _ in range(20):\n"
+    body += "        time.sleep(0.005)\n        assert not list(pathlib.Path().glob('running*'))\n"
+    status, output = run(tmp_path, body, "-n", "3")
+    assert status == 0, output
+    assert "85 passed" in output
 
 
 @pytest.mark.system

@@ -49,6 +49,7 @@ def burn() -> Iterator[Callable[[bool], None]]:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.alone
 @pytest.mark.system
 @pytest.mark.usefixtures("requires_mininet")
 def test_a_program_that_is_busy_beside_one_method_makes_no_speed_up(
