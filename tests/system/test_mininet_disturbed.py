@@ -35,7 +35,7 @@ def burn() -> Iterator[Callable[[bool], None]]:
     """Lets other programs compute, or stops them. They are no children of ours, as those of another user aren't; after
     so much CPU time the kernel ends them, whatever happens here."""
     loop = "setsid nice -n 10 sh -c 'echo $$; exec >&-; while :; do :; done' &\n"
-    script = f"ulimit -t {BURN_S}\n" + loop * (os.cpu_count() or 1)
+    script = f"ulimit -t {BURN_S}\n" + loop * 2 * (os.cpu_count() or 1)
     started = subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True, check=True, timeout=300)
     pids = [int(line) for line in started.stdout.split()]
 
@@ -55,7 +55,7 @@ def burn() -> Iterator[Callable[[bool], None]]:
 def test_a_program_that_is_busy_beside_one_method_makes_no_speed_up(
     tmp_path: Path, burn: Callable[[bool], None]
 ) -> None:
-    """It computes whenever Gloo has its turn, at the ranks' priority, so that those get half of the CPUs."""
+    """It computes whenever Gloo has its turn, at the ranks' priority, so that those get a third of the CPUs."""
 
     def progress(method: str, done: int, _total: int, _note: str) -> None:
         burn(method == "gloo" and done > 0)
