@@ -63,6 +63,13 @@ class ChildFailed(RunFailed):
 # ---- the parent's side
 
 
+def killed_by(status: int) -> str | None:
+    """The signal that ended a process of this status, or None."""
+    if status >= 0:
+        return None
+    return signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+
+
 class Child(Generic[ReportT]):
     """A child process. name: for messages. reports: the union of all its reports. log: where its stderr goes."""
 
@@ -108,10 +115,7 @@ class Child(Generic[ReportT]):
     @property
     def killed_by(self) -> str | None:
         """The signal that ended it, or None."""
-        status = self.process.poll() or 0
-        if status >= 0:
-            return None
-        return signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+        return killed_by(self.process.poll() or 0)
 
     def last_line(self) -> str:
         """The last lines of the child's stderr."""

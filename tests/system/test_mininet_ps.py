@@ -94,6 +94,6 @@ def test_a_server_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
         if done == 1:
             os.kill(int(own_servers()[1].name), signal.SIGKILL)
 
-    with pytest.raises(RunFailed, match=r"^ps@tcp: server 1 ended with status -9: .*server-1\.log\)$"):
+    with pytest.raises(RunFailed, match=r"^ps@tcp: server 1 was killed by SIGKILL .*server-1\.log\)$"):
         run_method(scenario(2), METHOD, tmp_path, kill_the_second)
     assert not own_servers()

@@ -352,7 +352,7 @@ def test_a_switch_that_dies_is_named(tmp_path: Path, trouble: Callable[[str], No
                 if b"emulation.cli.main\0switch\0" in child.read_bytes():
                     os.kill(int(child.parent.name), signal.SIGKILL)
 
-    with pytest.raises(RunFailed, match=r"^switch: the switch ended with status -9: .*switch\.log\)$"):
+    with pytest.raises(RunFailed, match=r"^switch: the switch was killed by SIGKILL .*switch\.log\)$"):
         run_method(SCENARIO, parse_method("switch"), tmp_path, kill_the_switch)
 
 

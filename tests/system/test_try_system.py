@@ -55,7 +55,7 @@ def test_in_mininet_the_switch_sends_less_and_learns_the_same(script: Path, tmp_
 
 
 def test_machines_meet_and_a_rank_that_dies_ends_all(script: Path, tmp_path: Path) -> None:
-    """The job of three dies at step 8 of the first method that isn't recorded: its rank 2, on node 2."""
+    """The job of three dies at step 8 of the recording: its rank 2, on node 2."""
     net = Network({f"node{number}": f"10.0.0.{number + 1}" for number in range(3)}, tmp_path)
     nodes = []
     try:
@@ -77,8 +77,8 @@ def test_machines_meet_and_a_rank_that_dies_ends_all(script: Path, tmp_path: Pat
             netns.end(node)
         net.close()
     assert [node.returncode for node in nodes] == [1, 1, 1]
-    assert "gloo: rank 2 (node 2) was killed by SIGKILL" in said[0]
-    assert "node 0 has ended: gloo: rank 2 (node 2) was killed by SIGKILL" in said[1]
+    assert "recording: rank 2 (node 2) was killed by SIGKILL" in said[0]
+    assert "node 0 has ended: recording: rank 2 (node 2) was killed by SIGKILL" in said[1]
     assert "node 2: recording: rank 2 starts" in said[2]
 
 

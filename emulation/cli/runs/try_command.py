@@ -77,17 +77,18 @@ def try_script(
             from emulation.testbed.netns import run_in_user_namespace
 
             run_in_user_namespace()  # a plain user becomes root of a namespace, where that is allowed
-        from emulation.experiments.tryout import try_start
-        from emulation.experiments.tryout.try_machines import machines_of
+        from emulation.experiments.tryout.try_machines import machines_of, serve_node
+        from emulation.experiments.tryout.try_run import Trial
+        from emulation.experiments.tryout.try_start import method_names, try_here
 
         machines = None if alone else machines_of(nnodes, node_rank, ranks or 1, rendezvous, switch)
-        words = (script, tuple(arguments or ()), module, ranks or 3, links, methods, steps, seed, timeout, delay_us)
-        how = try_start.HowToTry(*words, machines)
-        if node_rank:
-            try_start.serve(how, folder, say)
+        words, delay_ns = tuple(arguments or ()), round(1000 * delay_us)
+        if machines is not None and node_rank:
+            serve_node(machines, script, words, folder, timeout, say)
             say(f"done: node 0 has the result; outputs of ranks: {folder / 'logs'}")
             return
-        document, lines = try_start.try_here(how, folder, loopback, say)
+        trial = Trial(script, words, module, method_names(methods), steps, seed, timeout, delay_ns)
+        document, lines = try_here(trial, ranks or 3, links, machines, folder, loopback, say)
         typer.echo(json.dumps(document, sort_keys=True) if as_json else "\n".join(lines))
         say(f"report: {folder / 'try.html'}")
     raise typer.Exit(EXIT_INVALID if any(map(_invalid, document["methods"])) else 0)

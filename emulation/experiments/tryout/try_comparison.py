@@ -83,11 +83,12 @@ def compared_losses(before: Sequence[float | None], after: Sequence[float | None
         if first is not None and second is not None
     ]
     if not pairs:
-        return {"steps": 0, "largest": None, "largest_at": None, "last": None}
+        return {"steps": 0, "largest": None, "largest_at": None, "last": None, "all_steps": len(before)}
     step, first, second = max(pairs, key=lambda pair: abs(pair[1] - pair[2]))
     last = pairs[-LAST_STEPS:]
     ends = [fmean(first for _, first, _ in last), fmean(second for _, _, second in last)]
-    return {"steps": len(pairs), "largest": abs(first - second), "largest_at": step, "last": ends}
+    apart = {"largest": abs(first - second), "largest_at": step}
+    return {"steps": len(pairs), **apart, "last": ends, "all_steps": len(before)}
 
 
 def forecast_of(document: Mapping[str, Any] | None, method: str) -> float | None:

@@ -35,10 +35,7 @@ from emulation.experiments.tryout.try_site import (
 from emulation.scenario.errors import RunFailed, ScenarioError
 from emulation.testbed.children import POLL_S, Child, CommandFailed
 from switchagg.errors import JobError
-from transport.group.method_name import parse
 from transport.links.addresses import resolve_host
-from transport.switch.daemon import SwitchDaemon
-from transport.switch.daemon_options import DaemonOptions
 
 PORT = 29_500
 KEEPALIVE = {socket.TCP_KEEPIDLE: 20, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 4}
@@ -162,7 +159,6 @@ class MachinesSite(Site):
         self._machines, self._arguments, self._timeout_s = machines, list(arguments), timeout_s
         self._nodes: dict[int, _Node] = {}
         self._remote: list[RemoteRank] = []
-        self._daemons: list[SwitchDaemon] = []
         self._number = 0
 
     def __enter__(self) -> Self:
@@ -176,26 +172,23 @@ class MachinesSite(Site):
 
     def __exit__(self, _kind: object = None, error: BaseException | None = None, _traceback: object = None, /) -> None:
         failure = "" if error is None else str(error) or type(error).__name__
-        end_ranks(self._ranks)
         for node in self._nodes.values():
             with contextlib.suppress(OSError):
                 node.line.send(TrialDone(failure))
             node.line.connection.close()
-        for daemon in self._daemons:
-            daemon.stop()
+        super().__exit__()
         self._listener.close()
 
-    def start(self, method: str, place: ScriptPlace, logs: Path) -> list[Child[Report]]:
-        machines, address = self._machines, resolve_host(self._machines.host)
-        switch, port, ranks, waiting = "", free_port(address), list[Any](), dict[int, tuple[int, ScriptPlace]]()
-        if is_switch(method):
-            switch = machines.switch or self._switch(method, address)
+    def start(self, place: ScriptPlace, logs: Path) -> list[Child[Report]]:
+        machines, address, method = self._machines, resolve_host(self._machines.host), place.method
+        port, ranks, waiting = free_port(address), list[Any](), dict[int, tuple[int, ScriptPlace]]()
+        switch = (is_switch(method) and machines.switch) or self._switch_at(address, method)
         for rank in range(self.workers):
             placed = msgspec.structs.replace(place, rank=rank)
             variables = torchrun_variables(placed, address, port, machines.local) | method_variables(method, switch)
             placed = msgspec.structs.replace(placed, environment=variables)
             if (node := rank // machines.local) == 0:
-                ranks.append(start_here(placed, method, rank_log(logs, method, rank)))
+                ranks.append(start_here(placed, rank_log(logs, placed)))
                 self._ranks.append(ranks[-1])
                 continue
             self._number += 1
@@ -203,7 +196,7 @@ class MachinesSite(Site):
             self._tell(node, StartRank(self._number, placed))
         arrived = self._arrivals(waiting)
         for number, (node, placed) in waiting.items():
-            remote = self._remote_rank(method, number, node, placed, arrived[number], logs)
+            remote = self._remote_rank(number, node, placed, arrived[number], logs)
             ranks.append(remote)
             self._remote.append(remote)
         return ranks
@@ -221,12 +214,6 @@ class MachinesSite(Site):
                 node.ended |= {message.number: message for message in node.line.read()}
             except OSError as error:
                 raise RunFailed(f"node {number} has left: its terminal says why ({error})") from error
-
-    def _switch(self, method: str, address: str) -> str:
-        daemon = SwitchDaemon(DaemonOptions(f"tcp://{address}:0", (address, 0), link=parse(method).link))
-        self._daemons.append(daemon)
-        daemon.start()
-        return daemon.control_endpoint
 
     def _meet(self) -> None:
         """Waits for all other nodes."""
@@ -273,7 +260,7 @@ class MachinesSite(Site):
             self._nodes[node].line.send(message)
 
     def _remote_rank(
-        self, method: str, number: int, node: int, place: ScriptPlace, connection: socket.socket, logs: Path
+        self, number: int, node: int, place: ScriptPlace, connection: socket.socket, logs: Path
     ) -> RemoteRank:
         def poll() -> int | None:
             self.check()
@@ -286,8 +273,8 @@ class MachinesSite(Site):
             )
 
         process = RemoteProcess(connection, poll, lambda: self._tell(node, EndRank(number)))
-        name = f"{method}: rank {place.rank} (node {node})"
-        return RemoteRank(name, process, last_line, rank_log(logs, method, place.rank))
+        name = f"{place.phase}: rank {place.rank} (node {node})"
+        return RemoteRank(name, process, last_line, rank_log(logs, place))
 
 
 def serve_node(
@@ -313,8 +300,7 @@ def serve_node(
                 if isinstance(order, StartRank):
                     place = msgspec.structs.replace(order.place, program=program)
                     ranks[order.number] = _started(machines, order.number, place, folder)
-                    what = "recording" if place.trace else place.method
-                    say(f"node {machines.node}: {what}: rank {place.rank} starts")
+                    say(f"node {machines.node}: {place.phase}: rank {place.rank} starts")
                 elif order.number in ranks:
                     end_ranks([ranks.pop(order.number)], END_S)
             for number, child in list(ranks.items()):
@@ -337,8 +323,7 @@ def _started(machines: Machines, number: int, place: ScriptPlace, folder: Path) 
     with connection:
         connection.settimeout(None)
         connection.sendall(msgspec.json.encode(RankArrived(number)) + b"\n")
-        log = rank_log(folder / "logs", "recording" if place.trace else place.method, place.rank)
-        return start_here(place, place.method, log, connection.fileno())
+        return start_here(place, rank_log(folder / "logs", place), connection.fileno())
 
 
 def _listening(machines: Machines) -> socket.socket:

@@ -29,6 +29,11 @@ class ScriptPlace(msgspec.Struct, frozen=True):
     recorded: int = 0
     niceness: int = 0
 
+    @property
+    def phase(self) -> str:
+        """What the rank does, by the name that messages and logs have."""
+        return "recording" if self.trace else self.method
+
 
 class GoOn(ChildCommand):
     """Train up to the next hold."""

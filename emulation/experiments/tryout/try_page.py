@@ -57,9 +57,10 @@ def _opening(document: dict[str, Any], steps: Markup) -> list[Markup]:
     place = f"on links of {rate_text(document['rate_bps'])}" if document["rate_bps"] else f"on {document['place']}"
     compared = f"{name} ran with {' and with '.join(methods)}, as {document['workers']} ranks {place}."
     stamp = {"kind": "virtual", "word": "NOT CERTIFIED", "text": "No link was emulated here, so none was checked."}
+    advice = [remedy(document)] if invalid(document) else []
     if certificates:
         stamp = verdict_stamp(INVALID if invalid(document) else VALID)
-    trust = [part("stamp", stamp["kind"], stamp["word"], stamp["text"], invalid(document))]
+    trust = [part("stamp", stamp["kind"], stamp["word"], stamp["text"], [*invalid(document), *advice])]
     gains = _gains(document)
     sentence = page_kit.text(f"{gains[:1].upper()}{gains[1:]}", "lead")
     if invalid(document):
@@ -93,7 +94,7 @@ def rows(document: dict[str, Any]) -> list[list[str]]:
 
 def headline(document: dict[str, Any]) -> str:
     """A sentence that sums the trial up."""
-    return ("INVALID, see below: " if invalid(document) else "") + _gains(document)
+    return ("INVALID, as said above: " if invalid(document) else "") + _gains(document)
 
 
 def _gains(document: dict[str, Any]) -> str:
@@ -117,6 +118,18 @@ def invalid(document: dict[str, Any]) -> list[str]:
         if row["certificate"] is not None
         for reason in row["certificate"]["reasons"]
     ]
+
+
+def remedy(document: dict[str, Any]) -> str:
+    """What to change where a certificate is INVALID, for a newcomer who takes that for a fault of the script."""
+    bad = [row["certificate"] for row in document["methods"] if row["certificate"] and not row["certificate"]["valid"]]
+    rates = [certificate["valid_rate_bps"] for certificate in bad]
+    slower = f"slower links (--links {rate_text(min(rates)).replace(' ', '') if all(rates) else 'RATE'})"
+    ways = [slower] if all(rates) else ["no other programs beside it"]
+    if any(each["measures"]["backlogged_gaps"] < each["bounds"]["backlogged_gaps_least"] for each in bad):
+        ways = [slower, "larger gradients (--width 16000 for the script of switchagg init)"]
+    again = f"run it again with {' or '.join(ways)}"
+    return f"your script ran to its end and its losses count, but its times prove nothing; {again}"
 
 
 def about(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -147,6 +160,8 @@ def about(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"losses, {compared['method']} and {base}", losses_text(compared["losses"])
     for reason in invalid(document):
         yield "INVALID", reason
+    if invalid(document):
+        yield "what to do", remedy(document)
     for note in document["notes"]:
         yield "note", note
 
@@ -154,12 +169,14 @@ def about(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def losses_text(losses: dict[str, Any]) -> str:
     """How alike the losses of two methods are."""
     if not losses["steps"]:
-        return "unknown: the script's backward pass doesn't begin from a single number"
+        return "unknown: at no step does the backward pass begin from one finite number; is the loss NaN?"
     before, after = losses["last"]
-    ends = f"{before:.6g} and {after:.6g} at the end"
+    unknown = losses["all_steps"] - losses["steps"]
+    remark = f"; unknown, NaN or infinite at the other {unknown} steps" if unknown else ""
     if losses["largest"] < ALIKE:
-        return f"the same at all {losses['steps']} steps; {after:.6g} at the end"
-    return f"at most {losses['largest']:.2g} apart, at step {losses['largest_at']} of {losses['steps']}; {ends}"
+        return f"the same at all {losses['steps']} steps; {after:.6g} at the end{remark}"
+    apart = f"at most {losses['largest']:.2g} apart, at step {losses['largest_at']} of {losses['all_steps']}"
+    return f"{apart}; {before:.6g} and {after:.6g} at the end{remark}"
 
 
 def losses_figure(document: dict[str, Any]) -> Figure | None:

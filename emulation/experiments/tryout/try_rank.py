@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,6 +28,7 @@ from emulation.experiments.tryout.try_messages import RunRecorded, ScriptPlace, 
 from emulation.testbed.children import MESSAGE_LENGTH_MAX, ChildReport, CommandFailed
 
 GLOO, NCCL, SWITCHAGG = "gloo", "nccl", "switchagg"
+UNSEEN = "an optimizer of torch.optim must step in the process that torchrun starts, not in one that the script starts"
 
 
 class ScriptChannel:
@@ -128,7 +130,9 @@ def main() -> None:
         _fail(channel, f"{place.program}: {words}", end)
     except Exception as error:
         words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        _fail(channel, f"{place.program}: {words}", error)
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == place.program]
+        where = f", line {lines[-1]}" if lines else ""
+        _fail(channel, f"{place.program}{where}: {words}", error)
     sys.stdout.flush()
 
 
@@ -194,7 +198,7 @@ def _train(place: ScriptPlace, channel: ScriptChannel) -> None:
             raise
     if not watch.done:
         what = f"{watch.steps} steps of an optimizer and {watch.backwards} losses with a backward pass"
-        more = "let it train longer, or ask for fewer with --steps" if watch.steps else "does it train?"
+        more = "let it train longer, or ask for fewer with --steps" if watch.steps else UNSEEN
         channel.send(CommandFailed(f"{place.program} ended after {what}; {place.holds[-1]} steps are needed: {more}"))
 
 
@@ -206,11 +210,20 @@ def compute_after_packets(niceness: int) -> None:
 
 
 def _record(place: ScriptPlace, channel: ScriptChannel) -> None:
+    import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     from transport.torch.recording.recorder import Recorder
 
-    register_optimizer_step_post_hook(lambda *_: compute_after_packets(place.niceness))
+    def stepped(*_: Any) -> None:
+        compute_after_packets(place.niceness)
+        if recorder.recorded:  # the script goes on, for it has caught SystemExit
+            channel.send(RunRecorded(peak_bytes()))
+            os._exit(0)
+        if not torch.distributed.is_initialized():
+            raise SystemExit("its ranks exchange nothing: call init_process_group, and put the model into DDP or FSDP2")
+
+    register_optimizer_step_post_hook(stepped)
     recorder = Recorder(trace_path(place.trace, place.rank), place.warmup, place.recorded, stop=True)
     try:
         with recorder.watch():
@@ -222,8 +235,8 @@ def _record(place: ScriptPlace, channel: ScriptChannel) -> None:
         channel.send(RunRecorded(peak_bytes()))
         return
     needed = place.warmup + place.recorded + 1
-    ended = f"{place.program} ended after {recorder.steps} steps of an optimizer; {needed} are recorded"
-    channel.send(CommandFailed(f"{ended}: {'let it train longer' if recorder.steps else 'does it train?'}"))
+    ended = f"{place.program} ended after {recorder.steps} steps of an optimizer; {needed} are needed"
+    channel.send(CommandFailed(f"{ended}: {'let it train longer' if recorder.steps else UNSEEN}"))
 
 
 def trace_path(stem: str, rank: int) -> Path:

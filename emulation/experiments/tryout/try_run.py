@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from emulation.experiments.progress_text import Passing
 from emulation.experiments.tryout.try_comparison import (
@@ -30,12 +33,13 @@ from emulation.experiments.tryout.try_site import END_S, Report, Site
 from emulation.experiments.whatif.gains import Question, gains
 from emulation.experiments.whatif.recorded_run import RecordedRun, read
 from emulation.results.results import Certificate
-from emulation.scenario.bounds import NetworkParameters, bound
+from emulation.scenario.bounds import NetworkParameters, bound_together
 from emulation.scenario.errors import RunFailed
 from emulation.scenario.profiles.profile_errors import ProfileError
 from emulation.testbed.children import Child, ChildFailed, gather
 from emulation.testbed.host import host_facts
 from emulation.testbed.mininet.mininet_run import MEMORY_SHARE, in_turn
+from switchagg.description import KINDS, Kind
 from transport.group.method_name import parse
 
 SCHEMA = "switchagg-try-1"
@@ -47,8 +51,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Trial:
-    """What is tried. methods: the first one is the baseline. network: links as they are asked for; None: unknown.
-    timeout_s: within which ranks must have done the steps of a turn, or their start."""
+    """What is tried. methods: the first one is the baseline. timeout_s: for a turn's steps, or for the ranks' start."""
 
     program: str
     arguments: tuple[str, ...]
@@ -58,7 +61,6 @@ class Trial:
     seed: int
     timeout_s: float
     delay_ns: int
-    network: NetworkParameters | None
 
     def place(self, plan: TurnPlan, method: str, workers: int) -> ScriptPlace:
         """Of a rank, whose number is still to be filled in."""
@@ -81,7 +83,7 @@ def run(trial: Trial, site: Site, folder: Path, say: Say) -> dict[str, Any]:
         ]
         in_turn([method.turns() for method in group])
         results |= {method.name: method for method in group}
-    rows = [_row(trial, results[method], run_recorded, forecast, plan) for method in trial.methods]
+    rows = [_row(site.network, results[method], run_recorded, forecast, plan) for method in trial.methods]
     return {
         "schema": SCHEMA,
         "script": trial.program,
@@ -110,7 +112,7 @@ def _forecast(
     stem = (folder / "recording").absolute()
     folder.mkdir(parents=True, exist_ok=True)
     place = trial.place(plan, trial.methods[0], site.workers)
-    ranks = site.start(trial.methods[0], _recording(place, str(stem)), folder / "logs" / "recording")
+    ranks = site.start(replace(place, holds=[], trace=str(stem), warmup=WARM_UP, recorded=RECORDED), folder / "logs")
     reports = _gather(ranks, trial.timeout_s, site)
     site.end(ranks)
     peak_bytes = max(report.peak_bytes for report in reports)
@@ -125,12 +127,6 @@ def _forecast(
         return recorded, gains(recorded, question), "", peak_bytes
     except (ProfileError, ValueError) as error:
         return None, None, str(error), peak_bytes
-
-
-def _recording(place: ScriptPlace, trace: str) -> ScriptPlace:
-    from msgspec.structs import replace
-
-    return replace(place, holds=[], trace=trace, warmup=WARM_UP, recorded=RECORDED)
 
 
 def _methods_at_once(workers: int, peak_bytes: int) -> int:
@@ -152,7 +148,7 @@ def _with_output(message: str, ranks: Sequence[Child[Report]]) -> str:
         return message
     with suppress(subprocess.TimeoutExpired):
         child.process.wait(END_S)
-    last = child.last_line()
+    last = child.last_line().removeprefix(f"[rank{ranks.index(child)}]:").strip()  # as PyTorch begins its lines
     ending = "" if last in message else f"; its output ends: {last}"
     return f"{message}{ending} (more in {child.log.name})"
 
@@ -173,7 +169,7 @@ class MethodSteps:
         trial, site, plan = self._trial, self._site, self._plan
         with ExitStack() as ending:
             self._say(Passing(f"{self.name}: starts {site.workers} ranks, {plan.holds[0]} steps to warm up"))
-            ranks = site.start(self.name, trial.place(plan, self.name, site.workers), self._folder / "logs")
+            ranks = site.start(trial.place(plan, self.name, site.workers), self._folder / "logs")
             reports = self._take(ranks)
             monitor = site.monitor()
             if monitor is not None:
@@ -214,13 +210,27 @@ class MethodSteps:
         return reports
 
 
+def least_exchange_ns(recorded: RecordedRun, method: str, network: NetworkParameters) -> float:
+    """The time that links need for a step's collectives."""
+    moved = Counter[Kind]()
+    for call in recorded.collectives:
+        emulated = method == GLOO and call.kind == "reduce_scatter"  # by Gloo, with an allreduce
+        if call.kind in KINDS and call.size_bytes:
+            moved["allreduce" if emulated else call.kind] += call.size_bytes
+    return bound_together(parse(method), moved, recorded.size_bytes, network).communication_ns
+
+
 def _row(
-    trial: Trial, steps: MethodSteps, recorded: RecordedRun | None, forecast: dict[str, Any] | None, plan: TurnPlan
+    network: NetworkParameters | None,
+    steps: MethodSteps,
+    recorded: RecordedRun | None,
+    forecast: dict[str, Any] | None,
+    plan: TurnPlan,
 ) -> dict[str, Any]:
     least_ns = None
-    if trial.network is not None and recorded is not None and steps.name != NCCL:
-        least_ns = bound(parse(steps.name), recorded.size_bytes, trial.network).communication_ns
-    counted = trial.steps - plan.holds[0]
+    if network is not None and recorded is not None and steps.name != NCCL:
+        least_ns = least_exchange_ns(recorded, steps.name, network)
+    counted = plan.holds[-1] - plan.holds[0]
     return {
         "method": steps.name,
         "step": step_summary(steps.durations_ns, plan),

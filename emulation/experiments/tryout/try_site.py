@@ -21,6 +21,7 @@ import msgspec
 
 from emulation.experiments.tryout.try_messages import RunRecorded, ScriptPlace, StepsDone
 from emulation.experiments.tryout.try_rank import GLOO, NCCL
+from emulation.scenario.bounds import NetworkParameters
 from emulation.scenario.scenario import Scenario, parse
 from emulation.testbed.children import Child, CommandFailed
 from emulation.testbed.mininet.launch import RENDEZVOUS_PORT, RunningScenario
@@ -37,28 +38,41 @@ Report = StepsDone | RunRecorded
 
 
 class Site(ABC):
-    """workers: ranks. rate_bps: of every rank's link; 0: unknown."""
+    """workers: ranks. rate_bps: of every rank's link; 0: unknown. network: the links; None: unknown."""
 
     name: str
+    network: NetworkParameters | None = None
 
-    def __init__(self, workers: int, rate_bps: int) -> None:
+    def __init__(self, workers: int, rate_bps: int = 0) -> None:
         self.workers, self.rate_bps = workers, rate_bps
         self._ranks: list[Child[Report]] = []
+        self._daemons: list[SwitchDaemon] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _kind: object = None, error: BaseException | None = None, _traceback: object = None, /) -> None:
         end_ranks(self._ranks)
+        for daemon in self._daemons:
+            daemon.stop()
 
     @abstractmethod
-    def start(self, method: str, place: ScriptPlace, logs: Path) -> list[Child[Report]]:
-        """Starts all ranks for a method. place: of each but for its rank. Raises UnfitError, RunFailed."""
+    def start(self, place: ScriptPlace, logs: Path) -> list[Child[Report]]:
+        """Starts all ranks. place: of each but for its rank. Raises UnfitError, RunFailed."""
 
     def end(self, ranks: Sequence[Child[Report]]) -> None:
         """Ends ranks that have done all, and what they have started."""
         end_ranks(ranks, END_S)
         self._ranks = [child for child in self._ranks if child not in ranks]
+
+    def _switch_at(self, address: str, method: str) -> str:
+        """Starts the switch that a method needs, in this process. Its control address; "" where it needs none."""
+        if not is_switch(method):
+            return ""
+        daemon = SwitchDaemon(DaemonOptions(f"tcp://{address}:0", (address, 0), link=parse_method(method).link))
+        self._daemons.append(daemon)
+        daemon.start()
+        return daemon.control_endpoint
 
     def check(self) -> None:  # noqa: B027  # nothing may have ended where nothing else was started
         """Raises RunFailed if something has ended that ranks need."""
@@ -114,14 +128,14 @@ def rank_command(place: ScriptPlace) -> list[str]:
     return [sys.executable, "-P", "-m", MODULE, msgspec.json.encode(place).decode()]
 
 
-def rank_log(logs: Path, method: str, rank: int) -> IO[bytes]:
+def rank_log(logs: Path, place: ScriptPlace) -> IO[bytes]:
     logs.mkdir(parents=True, exist_ok=True)
-    return (logs / f"{method.replace(':', '-').replace('@', '-')}-rank{rank}.log").open("w+b")
+    return (logs / f"{place.phase.replace(':', '-').replace('@', '-')}-rank{place.rank}.log").open("w+b")
 
 
-def new_child(place: ScriptPlace, method: str, process: Any, log: IO[bytes]) -> Child[Report]:
+def new_child(place: ScriptPlace, process: Any, log: IO[bytes]) -> Child[Report]:
     """A rank by the name that errors have."""
-    return Child(f"{method}: rank {place.rank}", process, Report | CommandFailed, log)
+    return Child(f"{place.phase}: rank {place.rank}", process, Report | CommandFailed, log)
 
 
 def end_ranks(ranks: Sequence[Child[Any]], grace_s: float = 0.0) -> None:
@@ -153,7 +167,7 @@ class EmulatedSite(Site):
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario.topology.workers, scenario.topology.rate_bps)
-        self._scenario, self._network = scenario, RunningScenario(scenario)
+        self._scenario, self.network, self._network = scenario, scenario.network, RunningScenario(scenario)
         self._jobs = 0
 
     def __enter__(self) -> Self:
@@ -166,8 +180,8 @@ class EmulatedSite(Site):
         finally:
             self._network.close()
 
-    def start(self, method: str, place: ScriptPlace, logs: Path) -> list[Child[Report]]:
-        star, switch = self._network.star, ""
+    def start(self, place: ScriptPlace, logs: Path) -> list[Child[Report]]:
+        star, switch, method = self._network.star, "", place.method
         if is_switch(method):
             logs.mkdir(parents=True, exist_ok=True)
             log = logs / f"{method.replace(':', '-')}-switch.log"
@@ -179,10 +193,10 @@ class EmulatedSite(Site):
             placed = msgspec.structs.replace(place, rank=rank, niceness=NICENESS)
             variables = torchrun_variables(placed, star.workers[0].address, port) | method_variables(method, switch)
             placed = msgspec.structs.replace(placed, environment=variables)
-            log_file = rank_log(logs, method, rank)
+            log_file = rank_log(logs, placed)
             options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log_file}
             process = self._network.start_rank(rank, rank_command(placed), **options)
-            ranks.append(new_child(placed, method, process, log_file))
+            ranks.append(new_child(placed, process, log_file))
             self._ranks.append(ranks[-1])
         return ranks
 
@@ -203,40 +217,26 @@ class LoopbackSite(Site):
 
     name = "loopback"
 
-    def __init__(self, workers: int) -> None:
-        super().__init__(workers, 0)
-        self._daemons: list[SwitchDaemon] = []
-
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        for daemon in self._daemons:
-            daemon.stop()
-
-    def start(self, method: str, place: ScriptPlace, logs: Path) -> list[Child[Report]]:
-        switch = ""
-        if is_switch(method):
-            daemon = SwitchDaemon(DaemonOptions("tcp://127.0.0.1:0", ("127.0.0.1", 0), link=parse_method(method).link))
-            self._daemons.append(daemon)
-            daemon.start()
-            switch = daemon.control_endpoint
-        port, ranks = free_port("127.0.0.1"), []
+    def start(self, place: ScriptPlace, logs: Path) -> list[Child[Report]]:
+        method = place.method
+        switch, port, ranks = self._switch_at("127.0.0.1", method), free_port("127.0.0.1"), []
         for rank in range(self.workers):
             placed = msgspec.structs.replace(place, rank=rank, niceness=NICENESS)
             variables = torchrun_variables(placed, "127.0.0.1", port, self.workers) | method_variables(method, switch)
             placed = msgspec.structs.replace(placed, environment={"GLOO_SOCKET_IFNAME": "lo", **variables})
-            ranks.append(start_here(placed, method, rank_log(logs, method, rank)))
+            ranks.append(start_here(placed, rank_log(logs, placed)))
             self._ranks.append(ranks[-1])
         return ranks
 
 
-def start_here(place: ScriptPlace, method: str, log: IO[bytes], pipe: Any = subprocess.PIPE) -> Child[Report]:
+def start_here(place: ScriptPlace, log: IO[bytes], pipe: Any = subprocess.PIPE) -> Child[Report]:
     """A rank of this machine's own network, in a process group of its own; it dies with this thread."""
     alive = ["setpriv", "--pdeathsig", "KILL"]
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     process = subprocess.Popen(
         [*alive, *rank_command(place)], stdin=pipe, stdout=pipe, stderr=log, env=environment, process_group=0
     )
-    return new_child(place, method, process, log)
+    return new_child(place, process, log)
 
 
 def free_port(host: str) -> int:

@@ -23,6 +23,7 @@ from emulation.scenario.errors import RunFailed
 from emulation.scenario.scenario import Scenario
 from emulation.scenario.scenario_tables import BEST, KERNEL
 from emulation.testbed import netns
+from emulation.testbed.children import killed_by
 from emulation.testbed.mininet.node_addresses import NodeAddress, switch_places
 from emulation.testbed.mininet.services import RunningService, ServiceProcess, SwitchPlace, switchagg_command
 from emulation.testbed.mininet.shaping import NetworkSpec, UnfitError
@@ -96,10 +97,10 @@ class MethodService:
         """Raises RunFailed if it has ended."""
         if not self.running.ended or (self.ends and self.running.process.returncode == 0):
             return
-        words = self.running.last_line() or "it wrote nothing"
-        log_path = self.running.service.log_path
-        more = "" if log_path is None else f" (more in {log_path})"
-        raise RunFailed(f"{self.name}: {self.what} ended with status {self.running.process.returncode}: {words}{more}")
+        status, log_path = self.running.process.returncode, self.running.service.log_path
+        ended = f"ended with status {status}: {self.running.last_line() or 'it wrote nothing'}"
+        how = f"was killed by {signal_name}" if (signal_name := killed_by(status)) else ended
+        raise RunFailed(f"{self.name}: {self.what} {how}" + (f" (more in {log_path})" if log_path else ""))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,9 @@ from emulation.experiments.tryout.try_comparison import TurnPlan, compared, comp
 from emulation.experiments.tryout.try_machines import machines_of
 from emulation.experiments.tryout.try_messages import ScriptPlace
 from emulation.experiments.tryout.try_rank import backend_of
-from emulation.experiments.tryout.try_site import method_variables, rank_command, torchrun_variables
+from emulation.experiments.tryout.try_run import least_exchange_ns
+from emulation.experiments.tryout.try_site import method_variables, rank_command, scenario_of, torchrun_variables
+from emulation.experiments.whatif.recorded_run import RecordedCollective, RecordedRun
 from emulation.scenario.errors import ScenarioError
 from tests.shared.html_page import STEPS, checked
 
@@ -48,7 +50,7 @@ def reports(rank: ScriptPlace) -> tuple[list[dict[str, Any]], str]:
     """What a rank alone reports, with a command in store for each hold, and its log."""
     command = [word for word in rank_command(rank) if word != "-P"]
     streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    said, log = Forked(command, **streams).communicate(b'{"order":"goon"}\n' * 4)
+    said, log = Forked(command, **streams).communicate(b'{"order":"goon"}\n' * 4, timeout=60)
     return [json.loads(line) for line in said.splitlines()], log.decode()
 
 
@@ -96,6 +98,7 @@ def test_losses_are_compared_step_by_step() -> None:
         "largest": 0.5,
         "largest_at": 2,
         "last": [2.5625, 2.625],
+        "all_steps": 5,
     }
     assert compared_losses([None], [1.0])["largest"] is None
     assert try_comparison.mean_losses([[1.0, None, 3.0], [3.0, None, None]]) == [2.0, None, 3.0]
@@ -111,9 +114,20 @@ def test_gloo_is_forecast_as_a_ring_in_the_scripts_own_type() -> None:
     assert forecast_of(None, "gloo") is None
 
 
+def test_links_carry_each_kind_of_collective_as_the_method_does() -> None:
+    network = scenario_of(3, 200_000_000, 0, ["gloo", "switch"]).network
+    calls = [RecordedCollective(kind, 3_000_000, 3, 0, 1) for kind in ("reduce_scatter", "all_gather")]
+    sharded = RecordedRun("fsdp", 3, 1, tuple(calls))
+    whole = RecordedRun("ddp", 3, 1, (RecordedCollective("allreduce", 3_000_000, 3, 0, 1),))
+    ring, gloo = (least_exchange_ns(sharded, method, network) for method in ("ring", "gloo"))
+    assert ring == pytest.approx(least_exchange_ns(whole, "ring", network), rel=0.01)
+    assert gloo == pytest.approx(1.5 * ring, rel=0.03), "Gloo sends a reduce-scatter as an allreduce"
+
+
 def test_page_and_table_stamp_what_the_certificate_does_not_bear(tmp_path: Path) -> None:
     plan = turn_plan(17)
-    bad = {"valid": False, "reasons": ["No link was full."]}
+    unfilled = {"measures": {"backlogged_gaps": 3}, "bounds": {"backlogged_gaps_least": 100}}
+    bad = {"valid": False, "reasons": ["No link was full."], "valid_rate_bps": 50_000_000, **unfilled}
     methods = [row("gloo", [30.0] * 17, plan, sent_bytes=1000.0), row("switch", [20.0] * 17, plan, certificate=bad)]
     document = {
         **{"script": "train.py", "arguments": ["--epochs", "1"], "workers": 3, "place": "mininet", "rate_bps": 2e8},
@@ -121,9 +135,17 @@ def test_page_and_table_stamp_what_the_certificate_does_not_bear(tmp_path: Path)
         **{"methods": methods, "comparisons": [compared(*methods)], "notes": []},
     }
     said = "\n".join(try_page.lines(document))
-    assert "INVALID, see below: a step by switch is 1.50 times as fast as by gloo" in said
+    assert "INVALID, as said above: a step by switch is 1.50 times as fast as by gloo" in said
+    assert "your script ran to its end and its losses count" in said
+    assert "run it again with slower links (--links 50Mb/s) or larger gradients (--width 16000" in said
+    busy = {**bad, "measures": {"backlogged_gaps": 100}, "valid_rate_bps": None}
+    assert try_page.remedy({"methods": [{"certificate": busy}]}).endswith(
+        "run it again with no other programs beside it"
+    )
     assert "losses, switch and gloo: the same at all 17 steps" in said
     assert "no forecast: no collectives" in said
+    unrated = {**bad, "valid_rate_bps": None}
+    assert "slower links (--links RATE) or larger" in try_page.remedy({"methods": [{"certificate": unrated}]})
     page = try_page.write(document, tmp_path).read_text()
     checked(page, steps=(STEPS[0], STEPS[2], STEPS[1]))
     assert page.index("No link was full.") < page.index("What was measured nevertheless: a step by switch is 1.50")
@@ -131,6 +153,10 @@ def test_page_and_table_stamp_what_the_certificate_does_not_bear(tmp_path: Path)
     assert json.loads((tmp_path / "try.json").read_text())["methods"][1]["step"]["median_ns"] == 20 * MS
     unknown = [{**one, "losses": [None] * 17} for one in methods]
     assert try_page.losses_figure({**document, "methods": unknown}) is None
+    assert "is the loss NaN?" in try_page.losses_text(compared(*unknown)["losses"])
+    diverged = [{**one, "losses": [2.0, 1.0] + [None] * 15} for one in methods]
+    said = try_page.losses_text(compared(*diverged)["losses"])
+    assert said == "the same at all 2 steps; 1.5 at the end; unknown, NaN or infinite at the other 15 steps"
 
 
 def test_the_method_decides_on_the_backend() -> None:
@@ -163,7 +189,8 @@ def test_a_script_that_fails_or_ends_early_says_why(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     (_, failed), log = reports(place(script, "2"))
-    assert failed == {"event": "commandfailed", "message": f"{script}: ValueError: no such sample"}
+    line = SCRIPT[: SCRIPT.index("raise")].count("\n") + 1
+    assert failed == {"event": "commandfailed", "message": f"{script}, line {line}: ValueError: no such sample"}
     assert "Traceback" in log
     (_, early), _ = reports(place(script, holds=[5, 17]))
     assert (
@@ -172,7 +199,20 @@ def test_a_script_that_fails_or_ends_early_says_why(tmp_path: Path) -> None:
     script.write_text("")
     ((idle,), _) = reports(place(script, holds=[5]))
     assert "ended after 0 steps of an optimizer and 0 losses with a backward pass" in idle["message"]
-    assert "does it train?" in idle["message"]
+    assert "an optimizer of torch.optim must step in the process that torchrun starts" in idle["message"]
+    script.write_text(SCRIPT.replace("dist.init", "0 and dist.init").replace("DistributedDataParallel(torch", "(torch"))
+    ((alone,), _) = reports(place(script, trace=str(tmp_path / "recording"), warmup=1, recorded=2))
+    assert alone["message"].startswith(f"{script}: its ranks exchange nothing: call init_process_group")
+
+
+def test_a_script_that_catches_everything_is_recorded_and_ends(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        SCRIPT.replace("for step in range(6):", "step = 1\nwhile True:\n  try:").replace("\n    ", "\n      ")
+    )
+    script.write_text(f"{script.read_text()}  except BaseException:\n    pass\n")
+    (recorded,), _ = reports(place(script, trace=str(tmp_path / "recording"), warmup=1, recorded=2))
+    assert recorded["event"] == "runrecorded"
 
 
 @pytest.mark.parametrize(
