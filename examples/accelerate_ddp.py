@@ -1,4 +1,4 @@
-"""Accelerate on the switch. It knows a list of backends; a process group that is there already is used.
+"""Accelerate on the switch: it uses the process group that is there already, by whatever backend.
 
     torchrun --standalone --nproc-per-node 2 examples/accelerate_ddp.py [--backend gloo]
 

@@ -1,5 +1,4 @@
-"""Transformers' Trainer on the switch. The option `ddp_backend` has a fixed list of names, but a group that exists is
-used.
+"""Transformers' Trainer on the switch: it uses the process group that is there already, by whatever backend.
 
     torchrun --standalone --nproc-per-node 2 examples/transformers_trainer.py [--backend gloo]
 

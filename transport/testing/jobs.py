@@ -172,7 +172,7 @@ class Job:
         """Check that these ranks got one packet each, bit for bit, and that nobody got more."""
         __tracebackhide__ = True
         expected = {self.workers[rank]: _Expected(bytes_of(packet)) for rank, packet in packets.items()}
-        ranks = f"a packet each for ranks {', '.join(map(str, packets))}" if packets else "nothing for anybody"
+        ranks = f"one packet for each of ranks {', '.join(map(str, packets))}" if packets else "nothing for anybody"
         self._check(expected, ranks, counted)
 
     def evict(self) -> None:

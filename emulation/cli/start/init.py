@@ -22,7 +22,7 @@ To try them:
   switchagg compare {scenario} --on sim     # in virtual time: less than a minute
   switchagg compare {scenario}              # in Mininet, where it can run
 
-  switchagg try {script} --width 16000 --batch 256   # recorded, forecast, run with Gloo and the switch
+  switchagg try {script} --width 16000 --batch 256   # what the switch gains this script
 
   switchagg switch &                        # a switch for your own training; it ends with: kill %1
   SWITCHAGG_SWITCH=tcp://127.0.0.1:5555 torchrun --standalone --nproc-per-node 2 {script}"""

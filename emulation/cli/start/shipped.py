@@ -43,7 +43,7 @@ def shipped(installed: Path = _INSTALLED) -> dict[str, Path]:
 def about(path: Path) -> str:
     """The first line of what a file, or a folder's first file to read, says of itself."""
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.is_file() and file.suffix not in ("", ".pyc"))
+        files = sorted(file for file in path.iterdir() if file.is_file() and file.suffix not in ("", ".pyc", ".ini"))
         first = [path / name for name in ("README.md", "switchagg.p4") if path / name in files] + files
         return about(first[0]) if first else ""
     text = path.read_text(encoding="utf-8")
