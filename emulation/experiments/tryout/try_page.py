@@ -120,13 +120,18 @@ def invalid(document: dict[str, Any]) -> list[str]:
     ]
 
 
+def _unfilled(certificate: dict[str, Any]) -> bool:
+    least: int = certificate["bounds"]["backlogged_gaps_least"]
+    return bool(certificate["measures"]["backlogged_gaps"] < least)
+
+
 def remedy(document: dict[str, Any]) -> str:
     """What to change where a certificate is INVALID, for a newcomer who takes that for a fault of the script."""
     bad = [row["certificate"] for row in document["methods"] if row["certificate"] and not row["certificate"]["valid"]]
     rates = [certificate["valid_rate_bps"] for certificate in bad]
     slower = f"slower links (--links {rate_text(min(rates)).replace(' ', '') if all(rates) else 'RATE'})"
     ways = [slower] if all(rates) else ["no other programs beside it"]
-    if any(each["measures"]["backlogged_gaps"] < each["bounds"]["backlogged_gaps_least"] for each in bad):
+    if any(_unfilled(certificate) for certificate in bad):
         ways = [slower, "larger gradients (--width 16000 for the script of switchagg init)"]
     again = f"run it again with {' or '.join(ways)}"
     return f"your script ran to its end and its losses count, but its times prove nothing; {again}"
