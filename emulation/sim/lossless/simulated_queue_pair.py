@@ -55,6 +55,7 @@ class SimulatedQueuePair:
         self.flow = flow
         self.payload_bytes = payload_bytes
         self.received = 0  # packets, in order
+        self.arrived_bytes = 0  # on the wire
         self.counters = {"sent": 0, "retransmitted": 0, "marks": 0, "cnps": 0}
         self.opened_ns = -1
         self.ended_ns: int | None = None
@@ -126,6 +127,7 @@ class SimulatedQueuePair:
 
     def _take(self, frame: TransportSegment, marked: bool) -> None:
         now_ns = self._network.now_ns
+        self.arrived_bytes += frame.wire_bytes
         if marked:
             self.counters["marks"] += 1
             if self._cnp_ns is None or now_ns - self._cnp_ns >= SA_CNP_INTERVAL_NS:
