@@ -21,6 +21,7 @@ from switchagg.codecs import FIXED_POINT, ArrayCodec, Codec
 from switchagg.description import Kind
 from switchagg.join import JobTerms
 from switchagg.wire import HEADER_BYTES, frame_bytes
+from transport.collectives.choice import CANDIDATES
 from transport.collectives.collective_table import COLLECTIVES, fitting
 from transport.collectives.cost import transfers_most
 from transport.group.method_name import GROUPED, METHODS, MethodName, flows
@@ -30,8 +31,6 @@ from transport.ps.coded import PushCodec
 
 LONG_BYTES = 1 << 28
 """The size of a long array, where a codec's bytes aren't in proportion to its values."""
-_WEIGHED = tuple(name for name, collective in COLLECTIVES.items() if collective.in_auto)
-"""The methods that `auto` chooses from."""
 SLICE_BYTES = 65_536
 """An array of `ps` is cut into slices, for all its servers, where it is longer."""
 
@@ -287,7 +286,7 @@ def connections(method: str, network: NetworkParameters, kind: Kind = "allreduce
     if not network.flow_bps:
         return
     if method == "auto":  # the one whose connections have least to carry
-        every = [[*connections(name, network, kind)] for name in _WEIGHED if kind in COLLECTIVES[name].kinds]
+        every = [[*connections(name, network, kind)] for name in CANDIDATES if kind in COLLECTIVES[name].kinds]
         yield from min(every, key=lambda route: max((load.arrays for load in route), default=0))
         return
     links = network.folded.links(method)
@@ -305,7 +304,7 @@ def transfers(method: str, network: NetworkParameters, kind: Kind = "allreduce",
     if method == "ps" and network.servers:
         return 2 * max(network.workers, 1 if short else network.servers)
     if method == "auto":
-        return min(transfers(name, network, kind) for name in _WEIGHED)
+        return min(transfers(name, network, kind) for name in CANDIDATES)
     collective = METHODS[method].bounded_by
     kind = METHODS[method].does.get(kind, kind)
     name = fitting(kind, collective, network.workers)

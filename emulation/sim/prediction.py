@@ -9,7 +9,7 @@ from emulation.scenario.scenario import Scenario
 from emulation.sim.flow.formula import MessageCost, call_ns
 from switchagg.priority import CLASSES
 from transport.collectives.programs import SEGMENT_BYTES
-from transport.group.method_name import MethodName, parse
+from transport.group.method_name import MethodName
 from transport.schedule.schedule_model import Network, Prediction, predict
 from transport.schedule.scheduler import Policy, Profile
 
@@ -22,7 +22,7 @@ def predicted(scenario: Scenario, name: MethodName, policy: Policy, profile: Pro
     beta = 1e9 / algbw_bound(name, "float32", network)
     hosts = replace(network, push_then_pull=False)
     free = replace(hosts, transfer_ns=0, flow_bps=0, call_ns=0)
-    plain = parse("ring") if name.method == "auto" else replace(name, schedule="", codec="")
+    plain = replace(name, schedule="", codec="")
     message = MessageCost(latency_ns / 2, 1.0, SEGMENT_BYTES)
 
     def later_ns(size_bytes: int) -> float:

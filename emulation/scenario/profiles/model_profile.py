@@ -93,10 +93,12 @@ class ModelProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if 0 < self.device_flops < 1:
             raise ProfileError(f"device_flops: {self.device_flops} is out of range; allowed: 0, or from 1 a second on")
         if self.device_flops:
-            timed = next((layer.name for layer in self.layers if layer.forward_ns or layer.backward_ns), None)
-            if timed is not None:
-                raise ProfileError(f"layers: {timed!r} has times beside device_flops; allowed: one of the two")
-            msgspec.structs.force_setattr(self, "layers", tuple(map(self._timed, self.layers)))
+            layers = tuple(map(self._timed, self.layers))
+            for layer, timed in zip(self.layers, layers, strict=True):
+                times_ns = layer.forward_ns, layer.backward_ns  # a profile that comes from another process has them
+                if times_ns not in ((0, 0), (timed.forward_ns, timed.backward_ns)):
+                    raise ProfileError(f"layers: {layer.name!r} has times beside device_flops; allowed: one of the two")
+            msgspec.structs.force_setattr(self, "layers", layers)
         if self.compute_ns > NS_MOST:
             raise ProfileError(f"an iteration computes for {self.compute_ns} ns; allowed: {NS_MOST} at most")
 

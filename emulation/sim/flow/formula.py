@@ -21,6 +21,7 @@ from emulation.scenario.bounds import (
 from emulation.sim.flow.call_load import CallLoad
 from emulation.sim.network.simulation import SimulationConfig
 from switchagg.description import Kind
+from transport.collectives.choice import CANDIDATES
 from transport.collectives.collective import LinkCost
 from transport.collectives.collective_table import COLLECTIVES
 from transport.collectives.cost import predict
@@ -41,7 +42,14 @@ class MessageCost:
 def call_ns(
     name: MethodName, network: NetworkParameters, kind: Kind, size_bytes: float, message: MessageCost
 ) -> tuple[Needs, float]:
-    """The needs of a call of size_bytes per rank, and its time alone."""
+    """The needs of a call of size_bytes per rank, and its time alone. `auto` needs what the collective with the least
+    bytes on a link needs, and takes as long as the fastest."""
+    if name.method == "auto":
+        weighed = [
+            call_ns(replace(name, method=candidate), network, kind, size_bytes, message)
+            for candidate in _candidates(kind)
+        ]
+        return min(weighed, key=lambda pair: pair[0].link_ns)[0], min(alone_ns for _, alone_ns in weighed)
     built = network.links(name.method)
     routed = name.is_switch and len(built.aggregators) > 1
     carried_kind: Kind = "allreduce" if routed or kind == "barrier" else kind
@@ -64,12 +72,19 @@ def call_ns(
     return needed, network.call_ns + alone_ns + max(0.0, needed.push_ns + needed.answer_ns - needed.link_ns)
 
 
+def _candidates(kind: Kind) -> tuple[str, ...]:
+    """What `auto` chooses from: it weighs allreduces alone."""
+    return CANDIDATES if kind == "allreduce" else ("ring",)
+
+
 def formula_shape(
     method: str, config: SimulationConfig, kind: Kind, size_bytes: int, dtype: "np.dtype[np.generic]", links: int
 ) -> CallLoad:
-    """The load of a call of size_bytes per rank. links: the number of the network's links. `auto` has the ring's
-    formula."""
-    name = parse("ring" if method == "auto" else method)
+    """The load of a call of size_bytes per rank. links: the number of the network's links."""
+    if method == "auto":
+        shapes = [formula_shape(name, config, kind, size_bytes, dtype, links) for name in _candidates(kind)]
+        return min(shapes, key=lambda load: float(np.max(load.done_ns)))
+    name = parse(method)
     if name.is_switch:
         name = replace(name, codec=config.codec)
     network = NetworkParameters(

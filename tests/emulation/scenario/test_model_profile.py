@@ -1,6 +1,7 @@
 """Profiles of models: what files hold, what is made of them, and what is refused."""
 
 import json
+import pickle
 import re
 import runpy
 from pathlib import Path
@@ -78,6 +79,7 @@ def test_times_follow_from_operations_batch_and_device() -> None:
     profile = load("resnet50")
     assert profile.at(batch=64, device_flops=1e13).compute_ns == pytest.approx(2 * profile.compute_ns, rel=1e-5)
     assert profile.at(device_flops=2e13).compute_ns == pytest.approx(profile.compute_ns / 2, rel=1e-5)
+    assert pickle.loads(pickle.dumps(profile)) == profile, "each method runs in a process of its own"
     assert profile.at(batch=32) is profile
     with pytest.raises(ProfileError, match=r"toy: its times are of a batch of 2 on one device"):
         decode(HAND, "toy.toml").at(batch=4)

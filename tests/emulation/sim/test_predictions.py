@@ -128,3 +128,15 @@ def test_a_key_moves_all_that_predict_as_it_moves_packets(tmp_path: Path, key: s
         assert after["line"] == pytest.approx(after["packets"], rel=0.15)
         assert after["formula"] == pytest.approx(after["packets"], rel=0.25)
         assert after["whatif"] == pytest.approx(after["packets"], rel=0.25)
+
+
+def test_auto_is_predicted_by_the_collectives_that_it_takes(tmp_path: Path) -> None:
+    """Small calls of eight workers take fewer steps than a ring has, and each step costs hosts time."""
+    keys = {"topology.workers": 8, "hosts.transfer_ns": 60_000, "hosts.calls_at_once": 1, "methods.sim": ["auto+wfbp"]}
+    method = parse_method("auto+wfbp")
+    exact = scenario(tmp_path, keys)
+    result = run_method(exact, method, tmp_path, lambda *_: None)
+    by_formula = run_method(scenario(tmp_path, keys, "formula"), method, tmp_path, lambda *_: None)
+    packets_ns = summary(exact, result)["iteration_ns"]["median"]
+    assert result.environment["predicted_iteration_ns"] == pytest.approx(packets_ns, rel=0.05)
+    assert summary(exact, by_formula)["iteration_ns"]["median"] == pytest.approx(packets_ns, rel=0.05)
