@@ -102,9 +102,8 @@ def test_no_wake_up_is_lost_and_nothing_is_shared_unguarded(objects: list[str], 
 )
 def test_races_are_found(objects: list[str], tmp_path: Path, right: str, wrong: str, said: str) -> None:
     program = build(planted(tmp_path, "worker.c", right, wrong), tmp_path, objects, "-DLOOKS_MOST=8000")
-    # One run may have the luck that no two threads meet in the gap.
-    found = next(filter(None, (fault(program, 2000, 0) for _ in range(20))), "")
-    assert said in found
+    # One run may have the luck that no two threads meet in the gap, another meets the wrong unlock that follows.
+    assert any(said in fault(program, 2000, 0) for _ in range(20))
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ def test_a_starved_process_is_waited_for_and_that_is_said(
     assert all("s of which processors or disks were busy; still waiting, 20 s at most" in line for line in said)
 
 
+@pytest.mark.alone
 def test_children_of_a_process_that_sleeps_are_waited_for() -> None:
     starves = f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {STARVED!r}])"
     with busy():
