@@ -53,6 +53,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "emulation/experiments/chaos/chaos_rank.py",
         "emulation/experiments/chaos/known_sums.py",
         "emulation/experiments/tryout/try_rank.py",
+        "tools/bench/killed_training.py",
         "tools/bench/sharding_rank.py",  # the baseline is Gloo itself
     ),
     "zmq": (

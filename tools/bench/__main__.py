@@ -82,6 +82,21 @@ def where(
 
 
 @app.command()
+def killed_training(
+    out: Annotated[Path, typer.Option(help="The figure, a PNG")] = Path("killed-training.png"),
+    steps: Annotated[int, typer.Option(min=100, help="Of each training")] = 800,
+    lease: Annotated[float, typer.Option(min=1, help="Of the switches, in seconds")] = 1.0,
+) -> None:
+    """A training whose switch is killed three times beside an undisturbed one, on loopback: no loss may differ in a
+    bit; the losses of both by time and by step as a figure."""
+    from tools.bench.killed_training import measure, write
+
+    with outcomes():
+        write(measure(steps, lease, say), out)
+    typer.echo(str(out))
+
+
+@app.command()
 def suite(
     part: Annotated[list[str] | None, typer.Argument(metavar="[PART]...", help="[default: all]")] = None,
     quick: Quick = False,
