@@ -44,11 +44,7 @@ typedef uint32_t bits_vector_at __attribute__((vector_size(4 * VECTOR), aligned(
 SA_INLINE uint32_t signs_of(uint32_t number) { return sa_draw((struct sa_draws){number, 0}, 0); }
 
 SA_INLINE float flipped(float value, uint32_t signs, uint32_t bit) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    bits ^= signs << (31 - bit) & SIGN;
-    memcpy(&value, &bits, sizeof value);
-    return value;
+    return sa_float(sa_bits(value) ^ (signs << (31 - bit) & SIGN));
 }
 
 /* number: the hash of it is the first group's signs. `from` and `to` may be the same. */
@@ -208,18 +204,12 @@ int32_t sa_rms_code(const struct sa_coding *coding, const uint8_t *values, uint6
     for (uint32_t half = PARTIAL_SUMS / 2; half; half /= 2)
         for (uint32_t i = 0; i < half; i++) sums[i] += sums[i + half];
     if (!(sums[0] <= DBL_MAX)) return SA_CODE_GREATEST;
-    float rms = (float)sqrt(sums[0] / coding->width);
-    uint32_t bits;
-    memcpy(&bits, &rms, sizeof bits);
-    int32_t code = (int32_t)((bits + 0xffffu) >> 16);
+    int32_t code = (int32_t)((sa_bits((float)sqrt(sums[0] / coding->width)) + 0xffffu) >> 16);
     return code < GREATEST_SCALE ? code : GREATEST_SCALE;
 }
 
 static double rms_of(int16_t code) {
-    uint32_t bits = (uint32_t)(code < LEAST_SCALE ? LEAST_SCALE : code > GREATEST_SCALE ? GREATEST_SCALE : code) << 16;
-    float rms;
-    memcpy(&rms, &bits, sizeof rms);
-    return rms;
+    return sa_float((uint32_t)(code < LEAST_SCALE ? LEAST_SCALE : code > GREATEST_SCALE ? GREATEST_SCALE : code) << 16);
 }
 
 float *sa_rotated(const struct sa_coding *coding, const uint8_t *values, uint32_t count, int16_t code, double reach) {
